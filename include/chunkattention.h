@@ -1,0 +1,290 @@
+/* chunkattention.h - attention over a KV cache whose shared prefixes are stored and read once.
+ *
+ * libchunkattention keeps the keys and values of every distinct token prefix once, in a prefix tree of
+ * chunks, and computes attention so that a chunk which several sequences share is read once per step for
+ * all of them (the two-phase partition of "ChunkAttention", Ye et al., ACL 2024, section 3).  The caller
+ * keeps its own model: it hands over Q, K and V with positions already applied and gets the output of
+ * attention.
+ *
+ * One decode iteration:
+ *
+ *     cattn_step_begin(step, items, n_items)            which tokens; says which rows exist, and where
+ *     for each layer: project, cattn_step_attend(step, layer, &io)
+ *     cattn_step_end(step)
+ *
+ * Prefill, chunked prefill, decode and the verification of drafts are the same calls with other numbers of
+ * tokens; one step may mix them.
+ *
+ * Words: a chunk is chunk_tokens consecutive tokens at absolute positions [i*c, (i+1)*c); a slot is the
+ * storage of one chunk for all layers; a row is one query token of one sequence in a step.
+ *
+ * Rules that hold for every call:
+ * - A call that fails changes nothing.
+ * - Functions that return int return CATTN_OK (0) or a negative status.
+ * - A cache, with its steps and sequences, is used by one thread at a time, except for the *_part calls.
+ *   Different caches are independent.
+ * - Nothing is printed, the process is never aborted, and the floating-point control register, the CPU
+ *   affinity and the OpenMP settings of the caller are left as they were found.
+ * - Structs that may grow start with their size: set it to sizeof of the struct, and zero the rest.
+ */
+#ifndef CHUNKATTENTION_H
+#define CHUNKATTENTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CATTN_VERSION_MAJOR 0
+#define CATTN_VERSION_MINOR 1
+#define CATTN_VERSION_PATCH 0
+#define CATTN_VERSION_STRING "0.1.0"
+
+#if defined(CATTN_BUILD) && defined(__GNUC__)
+#  define CATTN_API __attribute__((visibility("default")))
+#else
+#  define CATTN_API
+#endif
+#if defined(__GNUC__)
+#  define CATTN_CHECK __attribute__((warn_unused_result))
+#else
+#  define CATTN_CHECK
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct cattn_cache cattn_cache;
+typedef struct cattn_step cattn_step;
+
+/* Names a sequence of one cache.  Never 0.  A handle is not used again after its sequence was closed: later
+ * use is found and gives CATTN_EINVAL. */
+typedef uint64_t cattn_seq;
+
+/* ---- status ---------------------------------------------------------------------------------------- */
+
+enum cattn_status {
+    CATTN_OK = 0,
+    CATTN_EINVAL = -1,    /* an argument is wrong, or a handle is stale */
+    CATTN_ENOMEM = -2,    /* host memory could not be had */
+    CATTN_EFULL = -3,     /* the pool has too few free and evictable slots now; close sequences and retry */
+    CATTN_ETOOBIG = -4,   /* the items can never fit in this pool */
+    CATTN_EBUSY = -5,     /* the sequence is in the open step */
+    CATTN_ESTATE = -6,    /* not possible now: no step open, a step open already, a layer not written ... */
+    CATTN_ENOTFOUND = -7, /* nothing of that name */
+    CATTN_ENOTSUP = -8    /* backend, kernel or data type not usable on this machine */
+};
+
+/* A sentence in English for a status; "unknown status" for any other number.  Static storage.  Any thread. */
+CATTN_API const char *cattn_strerror(int status);
+
+/* The version of the library that runs, as in CATTN_VERSION_STRING.  Static storage.  Any thread. */
+CATTN_API const char *cattn_version(void);
+
+/* ---- what this build has ---------------------------------------------------------------------------- */
+
+/* The backends of this build in order of preference ("cpu"), for i = 0, 1, ...; NULL past the last. */
+CATTN_API const char *cattn_backend_name(unsigned i);
+
+/* Whether a backend works on this machine: 1 or 0; 0 for an unknown name or NULL. */
+CATTN_API int cattn_backend_usable(const char *backend);
+
+/* The CPU backend's kernels that this machine can run, best first ("avx512", "avx2", "generic"), for i = 0,
+ * 1, ...; NULL past the last. */
+CATTN_API const char *cattn_kernel_name(unsigned i);
+
+/* ---- a cache ---------------------------------------------------------------------------------------- */
+
+enum cattn_dtype {
+    CATTN_F32 = 0,
+    CATTN_F16 = 1, /* IEEE binary16 */
+    CATTN_BF16 = 2 /* the upper half of an f32 */
+};
+
+enum cattn_flags {
+    CATTN_NO_RETAIN = 1 /* free a chunk when its last sequence goes, as the paper does; default: keep it
+                           cached until its slot is needed */
+};
+
+struct cattn_config {
+    size_t size;           /* sizeof(struct cattn_config) */
+    const char *backend;   /* NULL: $CATTN_BACKEND, or else the first usable */
+    const char *kernel;    /* NULL: $CATTN_KERNEL, or else the best one usable for these data types.  A name
+                              that is unknown or not usable here: CATTN_ENOTSUP */
+    uint32_t n_layers;     /* 1 .. 65535 */
+    uint32_t n_heads;      /* query heads, 1 .. 65535 */
+    uint32_t n_kv_heads;   /* divides n_heads; query head h reads KV head h / (n_heads / n_kv_heads) */
+    uint32_t head_dim;     /* of Q and K, 1 .. 4096 */
+    uint32_t v_head_dim;   /* of V and the output, 1 .. 4096; 0: head_dim */
+    uint32_t chunk_tokens; /* 32, 64, 128 or 256; 0: 64 */
+    uint32_t io_dtype;     /* of q, k, v and out: enum cattn_dtype */
+    uint32_t kv_dtype;     /* of the stored keys and values: enum cattn_dtype */
+    uint64_t max_tokens;   /* size of the pool in tokens, rounded up to chunks; 0: max_bytes decides */
+    uint64_t max_bytes;    /* size of the pool in bytes, all layers; 0: max_tokens decides.  The smaller of the
+                              two wins; both 0: CATTN_EINVAL */
+    uint32_t n_threads;    /* threads of an attend; 0: as many as CPUs in the affinity mask.  Shares of the
+                              *_part calls beyond it find nothing to do */
+    uint32_t flags;        /* enum cattn_flags, or-ed */
+};
+
+/* Makes an empty cache.  Its pool is reserved at once and backed by memory as it is first used.
+ * CATTN_EINVAL: a value is out of range.  CATTN_ENOTSUP: the backend or kernel named (in the config, or in
+ * the environment) is not usable, or does not take these data types.  CATTN_ENOMEM.  Any thread. */
+CATTN_API CATTN_CHECK int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache);
+
+/* Frees the cache with all its sequences and steps; their handles are dead.  NULL is allowed. */
+CATTN_API void cattn_cache_destroy(cattn_cache *cache);
+
+struct cattn_info {
+    size_t size;         /* in: sizeof(struct cattn_info) */
+    const char *backend; /* static storage */
+    const char *kernel;
+    uint32_t exact;      /* 1: the bits of a sequence's output depend on its own tokens, Q, K and V alone (finite
+                            ones), per build, kernel, data type and chunk size: not on the batch, on what it
+                            shares, on what was cached, on how it was prefilled, or on the thread count */
+    uint32_t n_threads;
+    uint32_t chunk_tokens;
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, v_head_dim, io_dtype, kv_dtype;
+    uint64_t n_slots;
+    uint64_t slot_bytes; /* K and V of one chunk, all layers */
+};
+
+/* What the cache was made with, defaults filled in. */
+CATTN_API CATTN_CHECK int cattn_cache_info(const cattn_cache *cache, struct cattn_info *info);
+
+struct cattn_stats {
+    size_t size;                  /* in: sizeof(struct cattn_stats) */
+    uint64_t n_sequences;         /* open now */
+    uint64_t n_slots;             /* used + free + evictable */
+    uint64_t used_slots;          /* referred to by a sequence or an open step */
+    uint64_t free_slots;
+    uint64_t evictable_slots;     /* cached, without references */
+    uint64_t peak_used_slots;
+    uint64_t cached_tokens;       /* distinct tokens whose K and V are stored: used and evictable */
+    uint64_t sequence_tokens;     /* sum of the lengths of the open sequences: what is held without sharing */
+    uint64_t used_bytes;          /* of K and V, whole slots */
+    uint64_t hits, misses;        /* tokens of successful step_begins (and of the opens before them): found in
+                                     the cache; computed.  An abort does not take them back */
+    uint64_t evictions;           /* slots taken from unreferenced chunks since the cache was made */
+    uint64_t read_bytes;          /* K and V that attends so far had to read, each shared chunk once a step */
+    uint64_t read_bytes_unshared; /* the same, had each sequence read all of its own tokens */
+};
+
+CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats);
+
+/* Walks everything and compares: CATTN_OK, or CATTN_ESTATE when the cache is inconsistent (a bug, or memory
+ * that was overwritten).  CATTN_ENOMEM: it could not look.  Slow: for tests. */
+CATTN_API CATTN_CHECK int cattn_cache_selfcheck(const cattn_cache *cache);
+
+/* ---- sequences -------------------------------------------------------------------------------------- */
+
+/* Opens a sequence and matches the start of its prompt against what is cached in the namespace ns[0..ns_len)
+ * (any bytes; ns_len 0 is a namespace like others; different namespaces never share).  At most the first n-1
+ * tokens are matched, so that at least one row is computed; the match may end inside a chunk.
+ * The sequence then holds *n_cached tokens; give the rest, tokens[n_cached..n), to cattn_step_begin.
+ * Takes no slot and cannot fail for space.  The tokens are copied.  Allowed while a step is open: what the
+ * step computes is not visible yet.  (Paper section 3.1.)
+ * CATTN_EINVAL, CATTN_ENOMEM. */
+CATTN_API CATTN_CHECK int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
+                                         size_t n, cattn_seq *seq, size_t *n_cached);
+
+/* A new sequence with the same tokens; it shares all storage, takes no slot.  CATTN_EBUSY: seq is in the open
+ * step. */
+CATTN_API CATTN_CHECK int cattn_seq_fork(cattn_cache *cache, cattn_seq seq, cattn_seq *forked);
+
+/* Keeps the first n tokens.  CATTN_EINVAL: n is more than its length.  CATTN_EBUSY: it is in the open step. */
+CATTN_API CATTN_CHECK int cattn_seq_truncate(cattn_cache *cache, cattn_seq seq, size_t n);
+
+/* Ends a sequence.  Its chunks stay cached (see CATTN_NO_RETAIN).  Of a sequence in the open step the handle
+ * is dead at once; its rows are still computed and published, and its storage goes when the step ends. */
+CATTN_API int cattn_seq_close(cattn_cache *cache, cattn_seq seq);
+
+/* The number of tokens it holds; during a step the number before it. */
+CATTN_API CATTN_CHECK int cattn_seq_length(const cattn_cache *cache, cattn_seq seq, size_t *length);
+
+/* Copies its first min(length, capacity) tokens; *length (if not NULL) is set to all it holds. */
+CATTN_API CATTN_CHECK int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity,
+                                           size_t *length);
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+struct cattn_item {
+    cattn_seq seq;
+    const int32_t *tokens; /* in: the tokens that follow what the sequence holds; read by step_begin only */
+    uint32_t n_tokens;     /* in: >= 1 */
+    uint32_t min_rows;     /* in: rows wanted at least, capped at n_tokens; 0: one.  n_tokens to get an output for each
+                              token (verification of drafts, log-probabilities of a prompt) */
+    uint32_t first_row;    /* out: rows first_row .. first_row+n_rows-1 of the step are this item's */
+    uint32_t n_rows;       /* out: row j of the item is tokens[n_tokens - n_rows + j] ... */
+    uint64_t position;     /* out: ... at position + j of its sequence */
+    const void *ext;       /* NULL */
+};
+
+/* The scratch of steps; a cache has one step open at a time. */
+CATTN_API CATTN_CHECK int cattn_step_create(cattn_cache *cache, cattn_step **step);
+
+/* An open step is aborted.  NULL is allowed. */
+CATTN_API void cattn_step_destroy(cattn_step *step);
+
+/* Opens a step: reserves slots, matches the new tokens against the cache and against earlier items of this
+ * step, builds the list of work.  Rows are numbered in the order of the items.  The rows of an item are the
+ * last ones of its tokens: those not found in the cache, at least one, at least min_rows.  Fills the out
+ * fields of the items (only when it succeeds).  n_items = 0 is an empty step.
+ * In this order: CATTN_ESTATE: a step of this cache is open.  CATTN_EINVAL: a bad handle, a sequence twice,
+ * n_tokens = 0.  CATTN_ETOOBIG, CATTN_EFULL, CATTN_ENOMEM.  (Paper section 3.1 and 3.3.) */
+CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items);
+
+struct cattn_variant {
+    size_t size; /* sizeof(struct cattn_variant) */
+    float scale; /* of the scores q.k; 0: 1/sqrt(head_dim) */
+};
+
+/* The buffers of one layer.  Row r, head h of q starts at q + r*q_row + h*q_head elements; k, v and out
+ * likewise with KV heads for k and v.  A stride of 0 is the packed one: [row][head][dim].  Data type: io_dtype
+ * of the cache, with its natural alignment.  The buffers are the caller's and are not used after the call. */
+struct cattn_io {
+    size_t size;                         /* sizeof(struct cattn_io) */
+    const struct cattn_variant *variant; /* NULL: the default */
+    const void *q;                       /* [rows][n_heads][head_dim] */
+    const void *k;                       /* [rows][n_kv_heads][head_dim]; k and v NULL: this layer's were stored */
+    const void *v;                       /* [rows][n_kv_heads][v_head_dim]         by earlier calls of this step */
+    void *out;                           /* [rows][n_heads][v_head_dim]; not q, k or v */
+    float *lse;                          /* [rows][n_heads], packed: natural log of the sum of the exponentials of
+                                            the scaled scores; NULL: not wanted */
+    size_t q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head; /* strides in elements */
+};
+
+/* Stores K and V of the step's rows for one layer (io->k and io->v; the rest is not looked at).  K and V of
+ * rows whose tokens are stored already are dropped.  A layer may be written again before the step ends.
+ * CATTN_ESTATE: no step open.  CATTN_EINVAL. */
+CATTN_API CATTN_CHECK int cattn_step_write(cattn_step *step, uint32_t layer, const struct cattn_io *io);
+
+/* Attention of all rows of the step over one layer: row i of a sequence sees its tokens at positions up to its
+ * own.  With k and v given they are stored first.  One parallel region of the cache's threads.
+ * CATTN_ESTATE: no step open, or k and v are NULL and the layer is not written.  CATTN_EINVAL.
+ * (Paper section 3.2, algorithms 1 and 2, fused: a chunk is folded into the states of all rows that share it.) */
+CATTN_API CATTN_CHECK int cattn_step_attend(cattn_step *step, uint32_t layer, const struct cattn_io *io);
+
+/* The same two calls, cut into nth shares (1 .. 1024) for the caller's own threads: each share 0 <= ith < nth is
+ * called once with equal arguments, from any thread, in any order, even one after another.  A share opens no
+ * parallel region and waits for no other.  The layer counts as written when all nth shares have returned;
+ * calls for the next layer, or the end of the step, come after that (the caller's barrier).
+ * attend_part with k and v given: a share is whole KV heads, whose K and V it stores before it attends.  With k
+ * and v NULL, after cattn_step_write or all shares of write_part and the caller's barrier, work is split freely.
+ * CATTN_EINVAL also: ith or nth out of range, or nth differs among the shares of one layer. */
+CATTN_API CATTN_CHECK int cattn_step_write_part(cattn_step *step, uint32_t layer, const struct cattn_io *io,
+                                                uint32_t ith, uint32_t nth);
+CATTN_API CATTN_CHECK int cattn_step_attend_part(cattn_step *step, uint32_t layer, const struct cattn_io *io,
+                                                 uint32_t ith, uint32_t nth);
+
+/* Closes the step: its tokens become part of their sequences, full chunks become visible to others.
+ * CATTN_ESTATE: no step open, or a layer was not written (the step stays open). */
+CATTN_API CATTN_CHECK int cattn_step_end(cattn_step *step);
+
+/* Takes the step back: each sequence has what it had before.  CATTN_ESTATE: no step open. */
+CATTN_API int cattn_step_abort(cattn_step *step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,73 @@
+/* What the core asks of a backend.  The core knows tokens and slots; a backend owns the bytes of K and V, their
+ * layout and the arithmetic.  One work list (work.h) crosses. */
+#ifndef CATTN_BACKEND_H
+#define CATTN_BACKEND_H
+
+#include "chunkattention.h"
+#include "work.h"
+
+/* A cache's shape with all defaults filled in and all values checked. */
+struct cattn_shape {
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, v_head_dim, chunk_tokens;
+    uint32_t io_dtype, kv_dtype;
+    uint32_t n_slots;
+    uint32_t n_threads;
+};
+
+/* One layer's call with defaults filled in: no stride is 0, scale is set.  k and v are both NULL or both set. */
+struct cattn_call {
+    uint32_t layer;
+    float scale;
+    const void *q, *k, *v;
+    void *out;
+    float *lse;
+    size_t q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head;
+};
+
+struct cattn_store; /* a backend's memory for one cache */
+
+struct cattn_backend {
+    const char *name;
+
+    /* Whether this machine can run it. */
+    int (*usable)(void);
+
+    /* Usable kernels, best first; NULL past the last. */
+    const char *(*kernel_name)(unsigned i);
+
+    /* Threads that n_threads = 0 stands for. */
+    uint32_t (*default_threads)(void);
+
+    /* Bytes of K and V of one chunk, one layer, one KV head; 0: a data type it does not store.  n_slots and
+     * n_threads of the shape are not looked at. */
+    uint64_t (*block_bytes)(const struct cattn_shape *shape);
+
+    /* Makes the store.  kernel NULL: the best.  CATTN_ENOTSUP: no such kernel, not usable here, or not for this
+     * shape.  CATTN_ENOMEM. */
+    int (*open)(const struct cattn_shape *shape, const char *kernel, struct cattn_store **store);
+    void (*close)(struct cattn_store *store);
+
+    /* The kernel chosen, and whether it keeps the Bit rule. */
+    const char *(*kernel)(const struct cattn_store *store, int *exact);
+
+    /* Makes sure that plan() cannot fail for a work list within these bounds.  CATTN_ENOMEM: nothing changed. */
+    int (*reserve)(struct cattn_store *store, const struct cattn_work_bounds *bounds);
+
+    /* Copies the first n_tokens of a slot to another, all layers, and clears the rest of the last granule. */
+    void (*copy)(struct cattn_store *store, uint32_t from, uint32_t to, uint32_t n_tokens);
+
+    /* The work list changed: its lengths (work->revision alone), or its structure too (work->structure). */
+    void (*plan)(struct cattn_store *store, const struct cattn_work *work);
+
+    /* Share ith of nth of a layer; nth = 0: the whole, on the backend's own threads. */
+    int (*write)(struct cattn_store *store, const struct cattn_work *work, const struct cattn_call *call, uint32_t ith,
+                 uint32_t nth);
+    int (*attend)(struct cattn_store *store, const struct cattn_work *work, const struct cattn_call *call, uint32_t ith,
+                  uint32_t nth);
+};
+
+/* registry.c: the list of backends.def.  NULL: past the last; unknown. */
+const struct cattn_backend *cattn_backend_at(unsigned i);
+const struct cattn_backend *cattn_backend_find(const char *name);
+
+#endif

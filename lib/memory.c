@@ -20,7 +20,8 @@ static size_t bytes(size_t n, size_t size)
 {
     if (size && n > (SIZE_MAX / 2) / size)
         return SIZE_MAX;
-    return n * size ? n * size : 1;
+    size_t total = n * size;
+    return total ? total : 1;
 }
 
 void *cattn_malloc(size_t n, size_t size)

@@ -41,6 +41,7 @@ void cattn_tree_release(struct cattn_tree *tree)
     cattn_free(tree->tokens);
     cattn_free(tree->index.entries);
     cattn_free(tree->firsts.entries);
+    *tree = (struct cattn_tree){0};
 }
 
 /* ---- hashes and tables */

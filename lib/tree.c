@@ -116,8 +116,7 @@ uint32_t cattn_tree_find(const struct cattn_tree *tree, uint32_t parent, uint32_
     return CATTN_NONE;
 }
 
-/* The newest published chunk below the parent that begins with the token. */
-static uint32_t find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token)
+uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token)
 {
     const struct cattn_table *table = &tree->firsts;
     uint32_t hash = cattn_tree_hash(tree, cattn_tree_key(tree, parent, root), &token, 1);
@@ -144,7 +143,7 @@ uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent,
     *length = 0;
     if (!n)
         return best;
-    uint32_t slot = find_first(tree, parent, root, tokens[0]);
+    uint32_t slot = cattn_tree_find_first(tree, parent, root, tokens[0]);
     for (int i = 0; i < PARTIAL_CANDIDATES && slot != CATTN_NONE; i++, slot = tree->slots[slot].older) {
         uint32_t common = common_prefix(cattn_tree_tokens(tree, slot), tokens, n);
         if (common > *length) {
@@ -162,7 +161,7 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot)
     struct cattn_slot *x = &tree->slots[slot];
     const int32_t *tokens = cattn_tree_tokens(tree, slot);
     uint64_t key = cattn_tree_key(tree, x->parent, x->root);
-    uint32_t before = find_first(tree, x->parent, x->root, tokens[0]);
+    uint32_t before = cattn_tree_find_first(tree, x->parent, x->root, tokens[0]);
     x->published = true;
     x->writer = 0;
     x->hash = cattn_tree_hash(tree, key, tokens, tree->chunk_tokens);

@@ -90,6 +90,9 @@ uint32_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t key, const int3
 uint32_t cattn_tree_find(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
                          uint32_t hash);
 
+/* The newest published chunk that begins with the token, or CATTN_NONE. */
+uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token);
+
 /* Of the 8 newest published chunks that begin with tokens[0], the one that has most of the n tokens; the newest of
  * equals.  *length: how many.  CATTN_NONE: there is none. */
 uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,

@@ -188,6 +188,8 @@ int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache)
     if (status)
         return status;
     shape.n_threads = config->n_threads ? config->n_threads : backend->default_threads();
+    if (shape.n_threads > MAX_THREADS)
+        shape.n_threads = MAX_THREADS;
     return cattn_cache_make(&shape, backend, chosen(config->kernel, "CATTN_KERNEL"), config->flags, cache);
 }
 

@@ -75,10 +75,13 @@ uint64_t bench_last_level_cache(void) {
 
 void bench_parallel(uint32_t n_threads, bench_task *task, void *context) {
 #ifdef _OPENMP
-    /* Whatever team the system gives, every share is run. */
 #  pragma omp parallel num_threads((int)n_threads)
-    for (uint32_t i = (uint32_t)omp_get_thread_num(); i < n_threads; i += (uint32_t)omp_get_num_threads())
-        task(context, i, n_threads);
+    {
+        omp_set_num_threads(1); /* of regions that libraries open within */
+        /* Whatever team the system gives, every share is run. */
+        for (uint32_t i = (uint32_t)omp_get_thread_num(); i < n_threads; i += (uint32_t)omp_get_num_threads())
+            task(context, i, n_threads);
+    }
 #else
     for (uint32_t i = 0; i < n_threads; i++)
         task(context, i, n_threads);

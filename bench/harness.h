@@ -18,7 +18,8 @@ uint64_t bench_memory_available(void);
 /* Bytes of the largest cache; a guess where the system does not say. */
 uint64_t bench_last_level_cache(void);
 
-/* Calls task once for each ith of n_threads, at the same time.  Without OpenMP, one after another. */
+/* Calls task once for each ith of n_threads, at the same time.  Without OpenMP, one after another.  A library that the
+ * task calls finds itself alone: it is to use one thread. */
 typedef void bench_task(void *context, uint32_t ith, uint32_t n_threads);
 void bench_parallel(uint32_t n_threads, bench_task *task, void *context);
 

@@ -35,7 +35,7 @@ struct bench {
     FILE *passes[BENCH_MAX_PASSES]; /* the CSV of each; NULL: none */
     struct bench_setup setup;
     struct lane lanes[BENCH_N_VARIANTS];
-    double compute; /* operations a second */
+    double compute; /* operations a second, the most that was seen */
     double quick[BENCH_MAX_SHAPES][BENCH_N_VARIANTS]; /* us; 0: not measured */
     int failed;
 };
@@ -153,38 +153,41 @@ static void take_turn(struct bench *bench, struct lane *lane, uint32_t pass) {
     bench_samples_release(&samples);
 }
 
-struct peak {
-    double operations[1024];
+struct rates {
+    double of_thread[1024]; /* operations a second */
 };
 
+/* The best of a few slices, so that a neighbour's turn on the CPU does not count. */
 static void multiply_add(void *context, uint32_t ith, uint32_t nth) {
-    struct peak *peak = context;
+    struct rates *rates = context;
     (void)nth;
-    peak->operations[ith] = bench_simd()->multiply_add(200000);
+    for (int slice = 0; slice < 8; slice++) {
+        double start = bench_now(), operations = bench_simd()->multiply_add(50000);
+        rates->of_thread[ith] = fmax(rates->of_thread[ith], operations / (bench_now() - start));
+    }
 }
 
-/* A slice of pure computing; the best of all slices counts. */
 static void measure_compute(struct bench *bench) {
-    struct peak peak = {{0}};
-    double start = bench_now(), seconds, all = 0.0;
+    struct rates rates = {{0}};
+    double all = 0.0;
 
-    bench_parallel(bench->setup.shape.threads, multiply_add, &peak);
-    seconds = bench_now() - start;
+    bench_parallel(bench->setup.shape.threads, multiply_add, &rates);
     for (uint32_t i = 0; i < bench->setup.shape.threads; i++)
-        all += peak.operations[i];
-    bench->compute = fmax(bench->compute, all / seconds);
+        all += rates.of_thread[i];
+    bench->compute = fmax(bench->compute, all);
 }
 
 static struct bench_row make_row(const struct bench *bench, struct lane *lane, int pass) {
     const struct lane *read = &bench->lanes[READ_LANE];
-    double us_read = pass < 0 ? bench_samples_median(&bench->lanes[READ_LANE].all) : read->us[pass];
+    double us_read = pass < 0 ? bench_samples_median(&read->all) : read->us[pass];
     struct bench_row row = {
         .variant = lane->variant, .shape = &bench->setup.shape, .instance = &lane->instance,
         .us = pass < 0 ? bench_samples_median(&lane->all) : lane->us[pass],
         .us_min = pass < 0 ? bench_samples_minimum(&lane->all) : lane->us_min[pass],
         .relative_error = lane->relative_error,
     };
-    row.ceilings.read = (double)bench_read.bytes(&bench->setup.shape) / (us_read * 1e-6);
+    row.read_seconds = us_read * 1e-6;
+    row.ceilings.read = (double)bench_read.bytes(&bench->setup.shape) / (bench_samples_minimum(&read->all) * 1e-6);
     row.ceilings.compute = bench->compute;
     return row;
 }

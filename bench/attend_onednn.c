@@ -14,7 +14,7 @@
 #include "harness.h"
 
 #ifdef HAVE_ONEDNN
-#  include <oneapi/dnnl/dnnl.h>
+#  include <dnnl.h>
 
 /* Descriptors are structs in 2.x and handles since 3.0. */
 #  if DNNL_VERSION_MAJOR >= 3
@@ -573,7 +573,9 @@ static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, str
     }
     snprintf(instance->kernel, sizeof instance->kernel, "%s",
              implementation(&o->operations[s->shared > 0 ? SHARED_SCORES : PRIVATE_SCORES]));
-    snprintf(instance->detail, sizeof instance->detail, "private part: %s", implementation(&o->operations[PRIVATE_SUM]));
+    if (s->shared > 0 && s->private > 0)
+        snprintf(instance->detail, sizeof instance->detail, "private part: %s",
+                 implementation(&o->operations[PRIVATE_SUM]));
     return NULL;
 }
 

@@ -44,6 +44,7 @@ static const char help[] =
     "  --kernel NAME   of this library (the best)\n"
     "  --threads N     (as many as CPUs in the affinity mask)\n"
     "  --passes N      each runs every variant in turn (3)\n"
+    "  --seconds S     of each variant in each pass, roughly (0.3)\n"
     "  --memory BYTES  each variant rotates over as many layers as fill this, K, M or G may follow (1600M, or twice\n"
     "                  the last-level cache where that is more)\n"
     "  --warm          one layer only\n"
@@ -90,6 +91,16 @@ static int parse_size(const char *name, const char *text, uint64_t *value) {
         return -1;
     for (const char *u = units; unit != NULL && u <= unit; u++)
         *value *= 1000;
+    return 0;
+}
+
+static int parse_seconds(const char *name, const char *text, double *value) {
+    char *end;
+    double seconds = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !(seconds >= 0.0 && seconds <= 3600.0))
+        return complain("--%s takes a number from 0 to 3600, not '%s'", name, text);
+    *value = seconds;
     return 0;
 }
 
@@ -166,12 +177,12 @@ static uint64_t default_memory(const struct bench_options *options) {
 static const struct bench_options defaults = {
     .shapes = {{.batch = 32, .heads = 32, .head_dim = 128, .chunk = 64, .shared = 1024, .private = 64}},
     .passes = 3,
-    .turn_seconds = 0.3,
+    .turn_seconds = -1.0, /* not given */
 };
 
 enum option_name {
     BATCH, HEADS, KV_HEADS, HEAD_DIM, CHUNK, SHARED, PRIVATE, THREADS, PASSES, /* numbers */
-    DTYPE, GRID, VARIANTS, KERNEL, MEMORY, WARM, QUICK, CSV, HELP
+    DTYPE, GRID, VARIANTS, KERNEL, SECONDS, MEMORY, WARM, QUICK, CSV, HELP
 };
 
 static const struct option names[] = {
@@ -179,8 +190,8 @@ static const struct option names[] = {
     {"head-dim", 1, NULL, HEAD_DIM}, {"chunk", 1, NULL, CHUNK}, {"shared", 1, NULL, SHARED},
     {"private", 1, NULL, PRIVATE}, {"threads", 1, NULL, THREADS}, {"passes", 1, NULL, PASSES},
     {"dtype", 1, NULL, DTYPE}, {"grid", 1, NULL, GRID}, {"variants", 1, NULL, VARIANTS},
-    {"kernel", 1, NULL, KERNEL}, {"memory", 1, NULL, MEMORY}, {"warm", 0, NULL, WARM},
-    {"quick", 0, NULL, QUICK}, {"csv", 1, NULL, CSV}, {"help", 0, NULL, HELP}, {NULL, 0, NULL, 0},
+    {"kernel", 1, NULL, KERNEL}, {"seconds", 1, NULL, SECONDS}, {"memory", 1, NULL, MEMORY},
+    {"warm", 0, NULL, WARM}, {"quick", 0, NULL, QUICK}, {"csv", 1, NULL, CSV}, {"help", 0, NULL, HELP}, {NULL, 0, NULL, 0},
 };
 
 static int set_number(struct bench_options *options, int option, const char *text) {
@@ -216,6 +227,7 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         case GRID: grid = optarg; break;
         case VARIANTS: variants = optarg; break;
         case KERNEL: options->shapes[0].kernel = optarg; break;
+        case SECONDS: status = parse_seconds("seconds", optarg, &options->turn_seconds); break;
         case MEMORY: status = parse_size("memory", optarg, &options->memory); break;
         case WARM: options->warm = 1; break;
         case QUICK: options->quick = 1; break;
@@ -252,8 +264,8 @@ int bench_options_parse(struct bench_options *options, int argc, char **argv, in
         *status = 0;
         return -1;
     }
-    if (options->quick)
-        options->turn_seconds = 0.15;
+    if (options->turn_seconds < 0.0)
+        options->turn_seconds = options->quick ? 0.15 : 0.3;
     if (options->memory == 0)
         options->memory = default_memory(options);
     return 0;

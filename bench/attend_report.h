@@ -6,7 +6,7 @@
 
 #include "attend.h"
 
-/* What was measured in one run of the program on one machine: the two ceilings. */
+/* The most that was seen in one run of the program. */
 struct bench_ceilings {
     double read;    /* bytes a second */
     double compute; /* f32 operations a second */
@@ -18,6 +18,7 @@ struct bench_row {
     const struct bench_shape *shape;
     const struct bench_instance *instance;
     double us, us_min, relative_error;
+    double read_seconds; /* of the variant `read`, at the same time */
     struct bench_ceilings ceilings;
 };
 

@@ -281,12 +281,6 @@ static void load(struct engine *e, struct buffer *b, enum tensor tensor, uint32_
     free(x);
 }
 
-static const struct cattn_variant *variant(const struct engine *e, struct cattn_variant *room)
-{
-    *room = (struct cattn_variant){.size = sizeof *room, .scale = e->scale};
-    return e->scale != 0 ? room : NULL;
-}
-
 void engine_load(struct engine *e, uint32_t layer, struct cattn_io *io)
 {
     load(e, &e->q, TENSOR_Q, layer);
@@ -296,6 +290,9 @@ void engine_load(struct engine *e, uint32_t layer, struct cattn_io *io)
     buffer_fit(e, &e->lse, CATTN_F32, e->config.n_heads, 1, 0);
     *io = (struct cattn_io){.size = sizeof *io, .q = e->q.data, .k = e->k.data, .v = e->v.data, .out = e->out.data,
                             .lse = e->lse.data};
+    e->variant = (struct cattn_variant){.size = sizeof e->variant, .scale = e->scale};
+    if (e->scale != 0)
+        io->variant = &e->variant;
     if (e->pad) {
         io->q_row = e->q.row, io->q_head = e->q.head;
         io->k_row = e->k.row, io->k_head = e->k.head;

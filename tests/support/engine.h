@@ -72,6 +72,7 @@ struct engine {
     uint32_t n_rows;
     uint64_t n_computed;     /* tokens whose K and V it stores */
     struct buffer q, k, v, out, lse;
+    struct cattn_variant variant;
 };
 
 struct engine_item {

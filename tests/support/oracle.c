@@ -19,9 +19,11 @@ double oracle_row(const double *q, const double *k, const double *v, size_t n, s
         sum += p[t] = exp(p[t] - max);
     for (size_t i = 0; i < dv; i++)
         out[i] = 0;
-    for (size_t t = 0; t < n; t++)
+    for (size_t t = 0; t < n; t++) {
+        double weight = p[t] / sum;
         for (size_t i = 0; i < dv; i++)
-            out[i] += p[t] / sum * v[t * dv + i];
+            out[i] += weight * v[t * dv + i];
+    }
     free(p);
     return max + log(sum);
 }

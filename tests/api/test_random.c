@@ -1,6 +1,6 @@
 /* Random scripts against a naive model: lists of tokens, and the set of prefixes that were published. */
-#include "engine.h"
-#include "suite.h"
+#include "support/engine.h"
+#include "support/suite.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Every kernel of the CPU backend that runs here, against the oracle and against `generic`: shapes, data types,
  * lengths around each chunk, buffers pressed against guard pages, outputs and pools full of NaN. */
-#include "dtype.h"
-#include "engine.h"
-#include "oracle.h"
-#include "suite.h"
+#include "support/dtype.h"
+#include "support/engine.h"
+#include "support/oracle.h"
+#include "support/suite.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -267,7 +267,7 @@ START_TEST(whole_product)
 END_TEST
 
 /* One head of one value: the scores are the keys, times the one query. */
-static void check_scores(const char *kernel, const double *scores, size_t n, uint32_t kv_dtype)
+static void check_scores(const char *kernel, const double *scores, size_t n, uint32_t kv_dtype, double error)
 {
     struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
                                   .n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .chunk_tokens = 32,
@@ -297,7 +297,7 @@ static void check_scores(const char *kernel, const double *scores, size_t n, uin
     ck_assert_int_eq(cattn_step_attend(step, 0, &io), CATTN_OK);
     for (size_t i = 0; i < n; i++) {
         double one = 1, lse_expected = oracle_row(&one, wide_k, wide_v, i + 1, 1, 1, 1, &expected);
-        CHECK(fabs(out[i] - expected) < 1e-5, "%s, row %zu: %g, not %g", kernel, i, out[i], expected);
+        CHECK(fabs(out[i] - expected) < error, "%s, row %zu: %g, not %g", kernel, i, out[i], expected);
         CHECK(fabs(lse[i] - lse_expected) <= 1e-5 + 1e-6 * fabs(lse_expected), "%s, lse of row %zu: %g, not %g", kernel,
               i, lse[i], lse_expected);
     }
@@ -314,13 +314,13 @@ START_TEST(extreme_scores)
     for (unsigned k = 0; cattn_kernel_name(k); k++)
         for (size_t l = 0; l <= COUNT(levels); l++) {
             for (size_t i = 0; i < N; i++)
-                scores[i] = l < COUNT(levels) ? levels[l] : levels[i * i % 5];
-            check_scores(cattn_kernel_name(k), scores, N, CATTN_F32);
-            check_scores(cattn_kernel_name(k), scores, N, CATTN_BF16);
+                scores[i] = l < COUNT(levels) ? levels[l] : levels[i * i % COUNT(levels)];
+            check_scores(cattn_kernel_name(k), scores, N, CATTN_F32, 1e-5);
+            check_scores(cattn_kernel_name(k), scores, N, CATTN_BF16, 1e-5);
             for (size_t i = 0; i < N; i++)
                 scores[i] = (l % 2 ? 60000 : -60000) + (double)(i % 7) * 0x1p12;
             if (l < 2 && l % 2 == 0)
-                check_scores(cattn_kernel_name(k), scores, N, CATTN_F16);
+                check_scores(cattn_kernel_name(k), scores, N, CATTN_F16, 1e-5);
         }
 }
 END_TEST
@@ -335,7 +335,8 @@ START_TEST(climbing_scores)
         for (size_t s = 0; s < COUNT(slopes); s++) {
             for (size_t i = 0; i < N; i++)
                 scores[i] = slopes[s] * (double)i + (i % 40 == 39 ? 11 : 0);
-            check_scores(cattn_kernel_name(k), scores, N, CATTN_F32);
+            /* Scores up to N * slope are known to half a unit in the last place; V spans 7. */
+            check_scores(cattn_kernel_name(k), scores, N, CATTN_F32, 1e-5 + N * fabs(slopes[s]) * 7 * 0x1p-23);
         }
 }
 END_TEST

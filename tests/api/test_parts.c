@@ -1,6 +1,8 @@
 /* The calls cut into shares: any number, in any order, on any thread.  Meant to be run under ThreadSanitizer, too. */
 #include "support/engine.h"
 #include "support/suite.h"
+#define _POSIX_C_SOURCE 200809L
+
 
 #include <pthread.h>
 #include <stdlib.h>

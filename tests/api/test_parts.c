@@ -1,8 +1,7 @@
 /* The calls cut into shares: any number, in any order, on any thread.  Meant to be run under ThreadSanitizer, too. */
+#define _POSIX_C_SOURCE 200809L
 #include "support/engine.h"
 #include "support/suite.h"
-#define _POSIX_C_SOURCE 200809L
-
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -24,7 +24,7 @@ struct group {
 /* A block of K and V. */
 struct block {
     const unsigned char *k, *v;
-    ptrdiff_t k_ahead, v_ahead;           /* from its K and V to those of the block to be fetched meanwhile */
+    ptrdiff_t ahead;                      /* from it to the block to be fetched meanwhile */
     uint32_t n_tokens;                    /* whole granules */
 };
 
@@ -49,13 +49,15 @@ SIMD_INLINE vec exp2_of(vec x) {
 /* ---- scores ---------------------------------------------------------------------------------------- */
 
 /* Dimensions 2*pair and 2*pair + 1 of 16 tokens. */
-SIMD_INLINE void load_key_pair(const unsigned char *group, uint32_t dtype, size_t pair, ptrdiff_t ahead, vec *even,
-                               vec *odd) {
+SIMD_INLINE void load_key_pair(const unsigned char *group, uint32_t dtype, size_t pair, ptrdiff_t ahead, const int fetch,
+                               vec *even, vec *odd) {
     const size_t bytes = pair * 32 * cattn_dtype_size(dtype);
     const unsigned char *p = group + bytes;
-    __builtin_prefetch(p + ahead, 0, 2);
+    if (fetch)
+        __builtin_prefetch(p + ahead, 0, 2);
     if (dtype == CATTN_F32) {
-        __builtin_prefetch(p + ahead + 64, 0, 2);
+        if (fetch)
+            __builtin_prefetch(p + ahead + 64, 0, 2);
         *even = vec_load((const float *)p);
         *odd = vec_load((const float *)p + 16);
     } else if (dtype == CATTN_F16) {
@@ -68,7 +70,7 @@ SIMD_INLINE void load_key_pair(const unsigned char *group, uint32_t dtype, size_
 
 /* R rows by V vectors of tokens. */
 SIMD_INLINE void score_tile(struct group *g, const struct block *b, const struct cattn_layout *layout, uint32_t dtype,
-                            uint32_t token, const int R, const int V) {
+                            uint32_t token, const int fetch, const int R, const int V) {
     const size_t group_bytes = (size_t)16 * layout->k_pad * cattn_dtype_size(dtype);
     const unsigned char *k = b->k + token / 16 * group_bytes;
     vec even[SIMD_ROWS][MOST_VECTORS], odd[SIMD_ROWS][MOST_VECTORS];
@@ -78,7 +80,7 @@ SIMD_INLINE void score_tile(struct group *g, const struct block *b, const struct
     for (size_t pair = 0; pair < (layout->k_dim + 1) / 2; pair++) {
         vec k_even[MOST_VECTORS], k_odd[MOST_VECTORS];
         UNROLL for (int v = 0; v < V; v++)
-            load_key_pair(k + v * group_bytes, dtype, pair, b->k_ahead, &k_even[v], &k_odd[v]);
+            load_key_pair(k + v * group_bytes, dtype, pair, b->ahead, fetch, &k_even[v], &k_odd[v]);
         UNROLL for (int r = 0; r < R; r++) {
             const vec q_even = vec_set(g->q[r][2 * pair]), q_odd = vec_set(g->q[r][2 * pair + 1]);
             UNROLL for (int v = 0; v < V; v++) {
@@ -93,12 +95,12 @@ SIMD_INLINE void score_tile(struct group *g, const struct block *b, const struct
 }
 
 SIMD_INLINE void score_block(struct group *g, const struct block *b, const struct cattn_layout *layout, uint32_t dtype,
-                             const int R) {
+                             const int fetch, const int R) {
     uint32_t token = 0;
     for (; token + 16 * SIMD_SCORE_VECTORS(R) <= b->n_tokens; token += 16 * SIMD_SCORE_VECTORS(R))
-        score_tile(g, b, layout, dtype, token, R, SIMD_SCORE_VECTORS(R));
+        score_tile(g, b, layout, dtype, token, fetch, R, SIMD_SCORE_VECTORS(R));
     if (SIMD_SCORE_VECTORS(R) > 2 && token < b->n_tokens)
-        score_tile(g, b, layout, dtype, token, R, 2);
+        score_tile(g, b, layout, dtype, token, fetch, R, 2);
 }
 
 /* ---- weights --------------------------------------------------------------------------------------- */
@@ -138,17 +140,20 @@ static void weigh_row(float *s, float *state, uint32_t visible, uint32_t n_token
 
 /* Two tokens, 2*pair and 2*pair + 1 of the block, dimensions 16*column + 0..15. */
 SIMD_INLINE void load_value_pair(const struct block *b, const struct cattn_layout *layout, uint32_t dtype, size_t pair,
-                                 size_t column, vec *first, vec *second) {
+                                 size_t column, const int fetch, vec *first, vec *second) {
     if (dtype == CATTN_BF16) {
         const size_t tile = (pair / 16 * (layout->v_pad / 16) + column) * 16 + pair % 16;
         const unsigned char *p = b->v + tile * 64;
-        __builtin_prefetch(p + b->v_ahead, 0, 2);
+        if (fetch)
+            __builtin_prefetch(p + b->ahead, 0, 2);
         vec_load_pairs((const uint16_t *)p, first, second);
     } else {
         const size_t size = cattn_dtype_size(dtype), row = layout->v_pad * size;
         const unsigned char *p = b->v + 2 * pair * row + 16 * column * size;
-        __builtin_prefetch(p + b->v_ahead, 0, 2);
-        __builtin_prefetch(p + b->v_ahead + row, 0, 2);
+        if (fetch) {
+            __builtin_prefetch(p + b->ahead, 0, 2);
+            __builtin_prefetch(p + b->ahead + row, 0, 2);
+        }
         *first = dtype == CATTN_F32 ? vec_load((const float *)p) : vec_load_f16((const uint16_t *)p);
         p += row;
         *second = dtype == CATTN_F32 ? vec_load((const float *)p) : vec_load_f16((const uint16_t *)p);
@@ -157,7 +162,7 @@ SIMD_INLINE void load_value_pair(const struct block *b, const struct cattn_layou
 
 /* R rows by V vectors of dimensions. */
 SIMD_INLINE void value_tile(struct group *g, const struct block *b, const struct cattn_layout *layout, uint32_t dtype,
-                            size_t column, const int R, const int V) {
+                            size_t column, const int fetch, const int R, const int V) {
     vec o[SIMD_ROWS][MOST_VECTORS];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int v = 0; v < V; v++)
@@ -165,7 +170,7 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, const struct
     for (uint32_t pair = 0; pair < b->n_tokens / 2; pair++) {
         vec first[MOST_VECTORS], second[MOST_VECTORS];
         UNROLL for (int v = 0; v < V; v++)
-            load_value_pair(b, layout, dtype, pair, column + v, &first[v], &second[v]);
+            load_value_pair(b, layout, dtype, pair, column + v, fetch, &first[v], &second[v]);
         UNROLL for (int r = 0; r < R; r++) {
             const vec p_first = vec_set(g->s[r][2 * pair]), p_second = vec_set(g->s[r][2 * pair + 1]);
             UNROLL for (int v = 0; v < V; v++)
@@ -178,36 +183,36 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, const struct
 }
 
 SIMD_INLINE void value_block(struct group *g, const struct block *b, const struct cattn_layout *layout, uint32_t dtype,
-                             const int R) {
+                             const int fetch, const int R) {
     size_t column = 0, n = layout->v_pad / 16;
     for (; column + SIMD_VALUE_VECTORS(R) <= n; column += SIMD_VALUE_VECTORS(R))
-        value_tile(g, b, layout, dtype, column, R, SIMD_VALUE_VECTORS(R));
+        value_tile(g, b, layout, dtype, column, fetch, R, SIMD_VALUE_VECTORS(R));
     for (; column < n; column++)
-        value_tile(g, b, layout, dtype, column, R, 1);
+        value_tile(g, b, layout, dtype, column, fetch, R, 1);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------------- */
 
 SIMD_INLINE void fold_group(struct group *g, const struct block *b, const struct cattn_rows *all, uint32_t dtype,
-                            const int R) {
+                            const int fetch, const int R) {
     const struct cattn_layout *layout = all->layout;
-    score_block(g, b, layout, dtype, R);
+    score_block(g, b, layout, dtype, fetch, R);
     for (int r = 0; r < R; r++)
         weigh_row(g->s[r], g->state[r], g->visible[r], b->n_tokens, all->scale_log2, layout->v_pad);
-    value_block(g, b, layout, dtype, R);
+    value_block(g, b, layout, dtype, fetch, R);
 }
 
 /* One instance per number of rows. */
 SIMD_INLINE void fold_rows(struct group *g, const struct block *b, const struct cattn_rows *all, uint32_t dtype,
-                           uint32_t n) {
+                           const int fetch, uint32_t n) {
     switch (n) {
-    case 1: fold_group(g, b, all, dtype, 1); break;
-    case 2: fold_group(g, b, all, dtype, 2); break;
-    case 3: fold_group(g, b, all, dtype, 3); break;
+    case 1: fold_group(g, b, all, dtype, fetch, 1); break;
+    case 2: fold_group(g, b, all, dtype, fetch, 2); break;
+    case 3: fold_group(g, b, all, dtype, fetch, 3); break;
 #if SIMD_ROWS > 3
-    case 4: fold_group(g, b, all, dtype, 4); break;
-    case 5: fold_group(g, b, all, dtype, 5); break;
-    default: fold_group(g, b, all, dtype, 6); break;
+    case 4: fold_group(g, b, all, dtype, fetch, 4); break;
+    case 5: fold_group(g, b, all, dtype, fetch, 5); break;
+    default: fold_group(g, b, all, dtype, fetch, 6); break;
 #endif
     }
 }
@@ -216,6 +221,7 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, const struct 
 SIMD_INLINE void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
                             const uint32_t *rows, uint32_t n_rows, uint32_t dtype) {
     struct group g;
+    int fetched = 0; /* by the first rows, for all */
     for (uint32_t i = 0; i < n_rows;) {
         uint32_t n = 0, most = 0;
         for (; i < n_rows && n < SIMD_ROWS; i++) {
@@ -228,9 +234,11 @@ SIMD_INLINE void fold_block(const struct cattn_rows *all, struct block *b, uint3
             most = visible > most ? visible : most;
         }
         b->n_tokens = cattn_round_up(most, CATTN_GRANULE);
-        if (n)
-            fold_rows(&g, b, all, dtype, n);
-        b->k_ahead = b->v_ahead = 0; /* fetched once */
+        if (n && !fetched)
+            fold_rows(&g, b, all, dtype, 1, n);
+        else if (n)
+            fold_rows(&g, b, all, dtype, 0, n);
+        fetched |= n > 0;
     }
 }
 
@@ -244,7 +252,7 @@ SIMD_INLINE void fold_chunks(const struct cattn_rows *all, const uint32_t *slots
         const unsigned char *after = i + 1 < n_chunks ? all->blocks + slots[i + 1] * layout->block_bytes : next;
         for (uint32_t token = 0; token < layout->chunk_tokens; token += most) {
             const size_t k = token * size * layout->k_pad, v = layout->v_offset + token * size * layout->v_pad;
-            struct block b = {chunk + k, chunk + v, after - chunk, after - chunk, 0};
+            struct block b = {chunk + k, chunk + v, after - chunk, 0};
             fold_block(all, &b, most, first + token, rows, n_rows, dtype);
         }
     }

@@ -45,6 +45,8 @@ static void for_each_kernel(promise_test *test)
 #endif
 }
 
+#ifndef EXPECT_DIFFERENCE
+
 /* ---- batches ---------------------------------------------------------------------------------------- */
 
 enum sharing { SHARE_NOTHING, SHARE_CHUNK, SHARE_ALL };
@@ -157,6 +159,8 @@ static void batches(const struct cattn_config *base)
     }
     trace_free(reference);
 }
+
+#endif
 
 /* ---- long sequences --------------------------------------------------------------------------------- */
 
@@ -301,9 +305,9 @@ static void long_shared(const struct cattn_config *base)
     free(tokens);
 }
 
-/* ---- what is taken back leaves no trace ------------------------------------------------------------- */
-
 #ifndef EXPECT_DIFFERENCE
+
+/* ---- what is taken back leaves no trace ------------------------------------------------------------- */
 
 enum undo { UNDO_NOTHING, UNDO_TRUNCATE, UNDO_ABORT, N_UNDO };
 

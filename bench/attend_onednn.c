@@ -97,7 +97,11 @@ static dnnl_primitive_attr_t make_attributes(int adds) {
         return NULL;
     dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
     if (adds && dnnl_post_ops_create(&after) == dnnl_success) {
+#  if DNNL_VERSION_MAJOR >= 3
+        dnnl_post_ops_append_sum(after, 1.0f, 0, dnnl_data_type_undef);
+#  else
         dnnl_post_ops_append_sum(after, 1.0f);
+#  endif
         dnnl_primitive_attr_set_post_ops(attributes, after);
         dnnl_post_ops_destroy(after);
     }
@@ -226,6 +230,14 @@ static const char *implementation(const struct operation *op) {
     if (op->desc != NULL)
         dnnl_primitive_desc_query(op->desc, dnnl_query_impl_info_str, 0, &name);
     return name;
+}
+
+/* Reference implementations are for tests: they make no fair baseline. */
+static int is_only_reference(const struct onednn *o) {
+    for (int i = 0; i < N_OPERATIONS; i++)
+        if (strncmp(implementation(&o->operations[i]), "ref", 3) == 0)
+            return 1;
+    return 0;
 }
 
 /* ---- K and V ---------------------------------------------------------------------------------------------------- */
@@ -535,6 +547,8 @@ static const char *open_all(struct onednn *o, uint32_t n_layers) {
     bench_parallel(1, make_alone, &making); /* for one thread, as they will be run */
     if (making.status != 0)
         return "oneDNN has no such operations here";
+    if (is_only_reference(o))
+        return "oneDNN has but its reference implementation of an operation here";
     place_tensors(o);
     o->kv_bytes = (size_t)n_layers * s->kv_heads * o->head_bytes;
     o->kv = bench_alloc(o->kv_bytes);

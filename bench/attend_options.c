@@ -48,7 +48,7 @@ static const char help[] =
     "  --memory BYTES  each variant rotates over as many layers as fill this, K, M or G may follow (1600M, or twice\n"
     "                  the last-level cache where that is more)\n"
     "  --warm          one layer only\n"
-    "  --quick         a short run over small shapes, and a short table\n"
+    "  --quick         a short run: shared 1024 and 2048, 8 heads, own kernels only, and a short table\n"
     "Output:\n"
     "  --csv FILE      results as CSV; those of each pass in FILE with .passN before its ending; -: standard output\n"
     "  --help          this text\n"

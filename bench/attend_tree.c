@@ -123,42 +123,60 @@ static void list_writes(struct bench_tree *tree, const struct bench_shape *s, ui
     tree->backend->plan(tree->store, &tree->work);
 }
 
-struct rows {
+/* One chunk of several layers on its way into the store. */
+struct filling {
+    struct bench_tree *tree;
     const struct bench_shape *shape;
-    uint32_t layer, chunk;
-    float *k, *v; /* [token][kv_head][head_dim] */
+    uint32_t chunk, first_layer, n_layers;
+    float *k, *v; /* [layer][token][kv_head][head_dim] */
+    size_t layer_floats;
 };
 
 static void make_rows(void *context, uint32_t ith, uint32_t nth) {
-    const struct rows *rows = context;
-    const struct bench_shape *s = rows->shape;
-    size_t begin, end;
+    const struct filling *f = context;
+    const struct bench_shape *s = f->shape;
+    size_t rows = (size_t)bench_chunk_tokens(s, f->chunk) * s->kv_heads, begin, end;
 
-    bench_share((size_t)bench_chunk_tokens(s, rows->chunk) * s->kv_heads, ith, nth, &begin, &end);
+    bench_share(rows * f->n_layers, ith, nth, &begin, &end);
     for (size_t i = begin; i < end; i++) {
-        uint32_t token = (uint32_t)(i / s->kv_heads), head = (uint32_t)(i % s->kv_heads);
-        bench_data_row(s, rows->layer, BENCH_K, rows->chunk, token, head, rows->k + i * s->head_dim);
-        bench_data_row(s, rows->layer, BENCH_V, rows->chunk, token, head, rows->v + i * s->head_dim);
+        uint32_t layer = (uint32_t)(i / rows), token = (uint32_t)(i % rows / s->kv_heads);
+        uint32_t head = (uint32_t)(i % s->kv_heads);
+        size_t to = layer * f->layer_floats + i % rows * s->head_dim;
+        bench_data_row(s, f->first_layer + layer, BENCH_K, f->chunk, token, head, f->k + to);
+        bench_data_row(s, f->first_layer + layer, BENCH_V, f->chunk, token, head, f->v + to);
+    }
+}
+
+static void store_rows(void *context, uint32_t ith, uint32_t nth) {
+    const struct filling *f = context;
+
+    for (uint32_t i = 0; i < f->n_layers; i++) {
+        struct cattn_call call = call_for(f->shape, f->first_layer + i);
+        call.k = f->k + i * f->layer_floats;
+        call.v = f->v + i * f->layer_floats;
+        (void)f->tree->backend->write(f->tree->store, &f->tree->work, &call, ith, nth); /* what fails is found wrong */
     }
 }
 
 static int tree_fill(struct bench_tree *tree, const struct bench_shape *s, uint32_t n_layers) {
-    size_t floats = (size_t)s->chunk * s->kv_heads * s->head_dim;
-    struct rows rows = {.shape = s, .k = malloc(floats * sizeof(float)), .v = malloc(floats * sizeof(float))};
-    int status = rows.k != NULL && rows.v != NULL ? CATTN_OK : CATTN_ENOMEM;
+    const uint32_t most = n_layers < 16 ? n_layers : 16;
+    const size_t floats = (size_t)s->chunk * s->kv_heads * s->head_dim;
+    struct filling f = {
+        .tree = tree, .shape = s, .layer_floats = floats,
+        .k = malloc(most * floats * sizeof(float)), .v = malloc(most * floats * sizeof(float)),
+    };
+    int status = f.k != NULL && f.v != NULL ? CATTN_OK : CATTN_ENOMEM;
 
-    for (rows.chunk = 0; status == CATTN_OK && rows.chunk < bench_chunks(s); rows.chunk++) {
-        list_writes(tree, s, rows.chunk);
-        for (rows.layer = 0; status == CATTN_OK && rows.layer < n_layers; rows.layer++) {
-            struct cattn_call call = call_for(s, rows.layer);
-            call.k = rows.k;
-            call.v = rows.v;
-            bench_parallel(s->threads, make_rows, &rows);
-            status = tree->backend->write(tree->store, &tree->work, &call, 0, 0);
+    for (; status == CATTN_OK && f.chunk < bench_chunks(s); f.chunk++) {
+        list_writes(tree, s, f.chunk);
+        for (f.first_layer = 0; f.first_layer < n_layers; f.first_layer += f.n_layers) {
+            f.n_layers = n_layers - f.first_layer < most ? n_layers - f.first_layer : most;
+            bench_parallel(s->threads, make_rows, &f);
+            bench_parallel(s->threads, store_rows, &f);
         }
     }
-    free(rows.k);
-    free(rows.v);
+    free(f.k);
+    free(f.v);
     return status;
 }
 

@@ -64,6 +64,11 @@ run --variants $ours --private 0 --kernel generic --chunk 32 --csv - >"$tmp/all.
 check "$tmp/all.csv" f32 1e-5
 [ "$(grep -c ,generic, "$tmp/all.csv")" -eq 3 ] || fail "--kernel generic"
 
+# More threads than heads, and batches of different numbers of rows over one store.
+run --variants $ours --batch 64 --heads 24 --kv-heads 3 --threads 6 --csv - >"$tmp/threads.csv" 2>/dev/null ||
+    fail "threads"
+check "$tmp/threads.csv" f32 1e-5
+
 run --variants chunk --grid table3 --warm --csv - >"$tmp/grid.csv" 2>/dev/null || fail "grid"
 check "$tmp/grid.csv" f32 1e-5
 [ "$(cut -d, -f1,9 "$tmp/grid.csv" | tail -n +2 | tr '\n' ' ')" = "chunk,0 chunk,1024 chunk,2048 chunk,4096 " ] ||

@@ -15,7 +15,7 @@ struct small {
 struct small small_make(uint32_t n_slots, uint32_t chunk_tokens, uint32_t n_layers, uint32_t flags);
 void small_free(struct small *small);
 
-/* Tokens first, first + 1, ...; valid until the next call. */
+/* Tokens first, first + 1, ...; the next call overwrites them. */
 const int32_t *small_tokens(int32_t first, size_t n);
 
 /* Opens a sequence in the namespace "ns". */

@@ -287,7 +287,7 @@ START_TEST(buffers_are_looked_at)
     for (int i = 0; i < 3; i++) {
         io.size = sizes[i];
         ck_assert_int_eq(cattn_step_attend(small.step, 0, &io), CATTN_EINVAL);
-        variant.size = i ? sizes[i] : sizeof(variant) - 1;
+        variant.size = i == 1 ? sizeof(variant) - 1 : sizes[i];
         io = good;
         io.variant = &variant;
         ck_assert_int_eq(cattn_step_attend(small.step, 0, &io), CATTN_EINVAL);

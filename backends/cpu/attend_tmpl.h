@@ -1,0 +1,250 @@
+/* The vector kernel, included once per instruction set after its simd_*.h; KERNEL_NAME and KERNEL_FEATURES are set.
+ *
+ * It keeps the Bit rule (doc/design.md): what is done for a row depends on its position, the chunk size and its own
+ * numbers.  A score is two sums over d, even and odd, each ascending, added once; values are added in the order of
+ * tokens into one sum.  How many rows go together, and how many vectors, is free. */
+#include <math.h>
+#include <stddef.h>
+
+#include "kernels.h"
+
+enum { MOST_VECTORS = 4 }; /* of a tile */
+
+/* Loops over a tile, so that its sums live in registers at any optimisation level. */
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* The rows that go through a block together. */
+struct group {
+    const float *q[SIMD_ROWS];
+    float *state[SIMD_ROWS];
+    uint32_t visible[SIMD_ROWS];        /* tokens of the block that it sees */
+    float s[SIMD_ROWS][CATTN_BLOCK];    /* scores, then weights */
+};
+
+/* A block of K and V.  Small steps through it: `group` from 16 tokens of K to the next, `tile_row` from 32 tokens of V
+ * to the next. */
+struct block {
+    const unsigned char *k, *v;
+    ptrdiff_t ahead;                    /* from it to the block that is fetched meanwhile */
+    size_t group, tile_row;
+    uint32_t n_tokens;                  /* whole granules */
+    uint32_t k_pairs, v_columns;        /* pairs of d, sixteens of d */
+};
+
+static int takes(const struct cattn_shape *shape) {
+    (void)shape;
+    return 1;
+}
+
+/* 2^x for x <= 128: exact for whole x, relative error 1e-7. */
+SIMD_INLINE vec exp2_of(vec x) {
+    const vec f = vec_fraction(x);
+    vec y = vec_set(0x1.c54174p-13f);
+    y = vec_fma(y, f, vec_set(0x1.46d64ep-10f));
+    y = vec_fma(y, f, vec_set(0x1.3d0b92p-7f));
+    y = vec_fma(y, f, vec_set(0x1.c68912p-5f));
+    y = vec_fma(y, f, vec_set(0x1.ebfd58p-3f));
+    y = vec_fma(y, f, vec_set(0x1.62e42cp-1f));
+    y = vec_fma(y, f, vec_set(1));
+    return vec_scale(y, x);
+}
+
+/* Two vectors of 16: of consecutive d (K) or tokens (V). */
+SIMD_INLINE void load_pair(const unsigned char *p, ptrdiff_t ahead, uint32_t dtype, const int fetch, vec *first,
+                           vec *second) {
+    if (fetch)
+        __builtin_prefetch(p + ahead, 0, 2);
+    if (dtype == CATTN_F32) {
+        if (fetch)
+            __builtin_prefetch(p + ahead + 64, 0, 2);
+        *first = vec_load((const float *)p);
+        *second = vec_load((const float *)p + 16);
+    } else if (dtype == CATTN_F16) {
+        *first = vec_load_f16((const uint16_t *)p);
+        *second = vec_load_f16((const uint16_t *)p + 16);
+    } else {
+        vec_load_pairs((const uint16_t *)p, first, second);
+    }
+}
+
+/* ---- scores ---------------------------------------------------------------------------------------- */
+
+/* R rows by V vectors of tokens. */
+SIMD_INLINE void score_tile(struct group *g, const struct block *b, uint32_t token, uint32_t dtype, const int fetch,
+                            const int R, const int V) {
+    const size_t step = 32 * cattn_dtype_size(dtype);
+    const unsigned char *k = b->k + token / 16 * b->group;
+    vec even[SIMD_ROWS][MOST_VECTORS], odd[SIMD_ROWS][MOST_VECTORS];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int v = 0; v < V; v++)
+            even[r][v] = odd[r][v] = vec_set(0);
+    for (size_t pair = 0; pair < b->k_pairs; pair++) {
+        vec k_even[MOST_VECTORS], k_odd[MOST_VECTORS];
+        UNROLL for (int v = 0; v < V; v++)
+            load_pair(k + v * b->group + pair * step, b->ahead, dtype, fetch, &k_even[v], &k_odd[v]);
+        UNROLL for (int r = 0; r < R; r++) {
+            const vec q_even = vec_set(g->q[r][2 * pair]), q_odd = vec_set(g->q[r][2 * pair + 1]);
+            UNROLL for (int v = 0; v < V; v++) {
+                even[r][v] = vec_fma(q_even, k_even[v], even[r][v]);
+                odd[r][v] = vec_fma(q_odd, k_odd[v], odd[r][v]);
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int v = 0; v < V; v++)
+            vec_store(&g->s[r][token + 16 * v], vec_add(even[r][v], odd[r][v]));
+}
+
+/* ---- weights --------------------------------------------------------------------------------------- */
+
+static void rescale(float *state, float m, uint32_t v_columns) {
+    const vec factor = vec_set(vec_first(exp2_of(vec_set(state[0] - m))));
+    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + 16 * v_columns; i += 16)
+        vec_store(state + i, vec_mul(vec_load(state + i), factor));
+    state[0] = m;
+}
+
+/* Scores become weights 2^(score - m); l takes them in. */
+static void weigh_row(float *s, float *state, uint32_t visible, const struct block *b, float scale) {
+    enum { MOST = CATTN_BLOCK / 16 };
+    const uint32_t n = b->n_tokens / 16;
+    vec x[MOST], largest = vec_set(-INFINITY);
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = vec_mul(vec_load(s + 16 * i), vec_set(scale));
+        if (visible < 16 * (i + 1))
+            x[i] = vec_keep(x[i], visible > 16 * i ? visible - 16 * i : 0);
+        largest = vec_max(x[i], largest);
+    }
+    const float maximum = vec_largest(largest);
+    if (maximum > state[0] + 8 && maximum > -INFINITY)
+        rescale(state, ceilf(maximum), b->v_columns);
+    const vec m = vec_set(state[0] > -INFINITY ? state[0] : 0);
+    vec l = vec_load(state + CATTN_STATE_L);
+    for (uint32_t i = 0; i < n; i++) {
+        const vec p = exp2_of(vec_sub(x[i], m));
+        vec_store(s + 16 * i, p);
+        l = vec_add(l, p);
+    }
+    vec_store(state + CATTN_STATE_L, l);
+}
+
+/* ---- values ---------------------------------------------------------------------------------------- */
+
+/* R rows by V vectors of dimensions. */
+SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t column, uint32_t dtype, const int fetch,
+                            const int R, const int V) {
+    const size_t step = 32 * cattn_dtype_size(dtype), tile = 16 * step;
+    vec o[SIMD_ROWS][MOST_VECTORS];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int v = 0; v < V; v++)
+            o[r][v] = vec_load(g->state[r] + CATTN_STATE_O + 16 * (column + v));
+    for (uint32_t token = 0; token < b->n_tokens; token += 2) {
+        const unsigned char *values = b->v + token / 32 * b->tile_row + column * tile + token % 32 / 2 * step;
+        vec first[MOST_VECTORS], second[MOST_VECTORS];
+        UNROLL for (int v = 0; v < V; v++)
+            load_pair(values + v * tile, b->ahead, dtype, fetch, &first[v], &second[v]);
+        UNROLL for (int r = 0; r < R; r++) {
+            const vec p_first = vec_set(g->s[r][token]), p_second = vec_set(g->s[r][token + 1]);
+            UNROLL for (int v = 0; v < V; v++)
+                o[r][v] = vec_fma(p_second, second[v], vec_fma(p_first, first[v], o[r][v]));
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int v = 0; v < V; v++)
+            vec_store(g->state[r] + CATTN_STATE_O + 16 * (column + v), o[r][v]);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------- */
+
+/* All of the group's n rows: one instance for each R. */
+SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, uint32_t dtype, const int fetch,
+                           const int R) {
+    const int V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R);
+    uint32_t token = 0, column = 0;
+    for (; token + 16 * V <= b->n_tokens; token += 16 * V)
+        score_tile(g, b, token, dtype, fetch, R, V);
+    for (; V > 2 && token < b->n_tokens; token += 32)
+        score_tile(g, b, token, dtype, fetch, R, 2);
+    for (int r = 0; r < R; r++)
+        weigh_row(g->s[r], g->state[r], g->visible[r], b, scale);
+    for (; column + W <= b->v_columns; column += W)
+        value_tile(g, b, column, dtype, fetch, R, W);
+    for (; column < b->v_columns; column++)
+        value_tile(g, b, column, dtype, fetch, R, 1);
+}
+
+SIMD_INLINE void fold_group(struct group *g, const struct block *b, uint32_t n, float scale, uint32_t dtype,
+                            const int fetch) {
+    switch (n) {
+    case 1: fold_rows(g, b, scale, dtype, fetch, 1); break;
+    case 2: fold_rows(g, b, scale, dtype, fetch, 2); break;
+#if SIMD_ROWS == 6
+    case 3: fold_rows(g, b, scale, dtype, fetch, 3); break;
+    case 4: fold_rows(g, b, scale, dtype, fetch, 4); break;
+    case 5: fold_rows(g, b, scale, dtype, fetch, 5); break;
+#endif
+    default: fold_rows(g, b, scale, dtype, fetch, SIMD_ROWS); break;
+    }
+}
+
+/* The block for all rows that see some of it; the first of them fetch what is read next. */
+SIMD_INLINE void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
+                            const uint32_t *rows, uint32_t n_rows, uint32_t dtype) {
+    struct group g;
+    int fetched = 0;
+    for (uint32_t i = 0; i < n_rows;) {
+        uint32_t n = 0, most = 0;
+        for (; i < n_rows && n < SIMD_ROWS; i++) {
+            const uint32_t visible = cattn_visible(all->position[rows[i]], first, most_tokens);
+            if (!visible)
+                continue;
+            g.q[n] = all->q + rows[i] * all->q_stride;
+            g.state[n] = all->states + rows[i] * all->state_stride;
+            g.visible[n++] = visible;
+            most = visible > most ? visible : most;
+        }
+        if (!n)
+            return;
+        b->n_tokens = cattn_round_up(most, CATTN_GRANULE);
+        if (fetched)
+            fold_group(&g, b, n, all->scale_log2, dtype, 0);
+        else
+            fold_group(&g, b, n, all->scale_log2, dtype, 1);
+        fetched = 1;
+    }
+}
+
+SIMD_INLINE void fold_chunks(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
+                             const uint32_t *rows, uint32_t n_rows, const unsigned char *next, uint32_t dtype) {
+    const struct cattn_layout *layout = all->layout;
+    const size_t k_token = layout->k_pad * cattn_dtype_size(dtype), v_token = layout->v_pad * cattn_dtype_size(dtype);
+    const uint32_t most = cattn_block_tokens(layout);
+    struct block b = {.group = 16 * k_token, .tile_row = 32 * v_token, .k_pairs = (layout->k_dim + 1) / 2,
+                      .v_columns = layout->v_pad / 16};
+    for (uint32_t i = 0; i < n_chunks; i++, first += layout->chunk_tokens) {
+        const unsigned char *chunk = all->blocks + slots[i] * layout->block_bytes;
+        const unsigned char *after = i + 1 < n_chunks ? all->blocks + slots[i + 1] * layout->block_bytes : next;
+        b.ahead = after - chunk;
+        for (uint32_t token = 0; token < layout->chunk_tokens; token += most) {
+            b.k = chunk + token * k_token;
+            b.v = chunk + layout->v_offset + token * v_token;
+            fold_block(all, &b, most, first + token, rows, n_rows, dtype);
+        }
+    }
+}
+
+static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next) {
+    switch (all->layout->dtype) {
+    case CATTN_F32: fold_chunks(all, slots, n_chunks, first, rows, n_rows, next, CATTN_F32); break;
+    case CATTN_F16: fold_chunks(all, slots, n_chunks, first, rows, n_rows, next, CATTN_F16); break;
+    default: fold_chunks(all, slots, n_chunks, first, rows, n_rows, next, CATTN_BF16); break;
+    }
+}
+
+#define KERNEL_SYMBOL_OF(name) cattn_kernel_##name
+#define KERNEL_SYMBOL(name) KERNEL_SYMBOL_OF(name)
+#define KERNEL_STRING_OF(name) #name
+#define KERNEL_STRING(name) KERNEL_STRING_OF(name)
+
+const struct cattn_kernel KERNEL_SYMBOL(KERNEL_NAME) = {KERNEL_STRING(KERNEL_NAME), 1, KERNEL_FEATURES, takes, fold};

@@ -1,0 +1,67 @@
+/* The reference kernel: any data type, any shape, any machine.  It does per row what the Bit rule says, one token
+ * after another, and shares no arithmetic with the fast kernels. */
+#include <math.h>
+
+#include "kernels.h"
+
+static int takes(const struct cattn_shape *shape) {
+    (void)shape;
+    return 1;
+}
+
+static float score(const struct cattn_rows *all, const float *q, const void *k, uint32_t t) {
+    const struct cattn_layout *layout = all->layout;
+    double sum = 0;
+    for (uint32_t d = 0; d < layout->k_dim; d++)
+        sum += (double)q[d] * cattn_load(k, layout->dtype, cattn_k_index(layout, t, d));
+    return (float)sum * all->scale_log2;
+}
+
+static void add_value(const struct cattn_layout *layout, float *state, const void *v, uint32_t t, float p) {
+    state[CATTN_STATE_L] += p;
+    for (uint32_t d = 0; d < layout->v_dim; d++)
+        state[CATTN_STATE_O + d] += p * cattn_load(v, layout->dtype, cattn_v_index(layout, t, d));
+}
+
+/* The maximum is decided once per row and block, and only ever a whole number: see state.h. */
+static void raise_maximum(const struct cattn_layout *layout, float *state, float maximum) {
+    if (!(maximum > state[0] + 8) || maximum == -INFINITY)
+        return;
+    const float m = ceilf(maximum), factor = exp2f(state[0] - m);
+    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + layout->v_dim; i++)
+        state[i] *= factor;
+    state[0] = m;
+}
+
+/* Tokens [begin, end) of a chunk, a block or the part of it that the row sees. */
+static void fold_block(const struct cattn_rows *all, const unsigned char *chunk, uint32_t begin, uint32_t end,
+                       uint32_t row) {
+    const struct cattn_layout *layout = all->layout;
+    float *state = all->states + row * all->state_stride;
+    float s[CATTN_BLOCK], maximum = -INFINITY;
+    for (uint32_t t = begin; t < end; t++) {
+        s[t - begin] = score(all, all->q + row * all->q_stride, chunk, t);
+        maximum = fmaxf(maximum, s[t - begin]);
+    }
+    raise_maximum(layout, state, maximum);
+    if (state[0] == -INFINITY)
+        return;
+    for (uint32_t t = begin; t < end; t++)
+        add_value(layout, state, chunk + layout->v_offset, t, exp2f(s[t - begin] - state[0]));
+}
+
+static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next) {
+    (void)next;
+    const uint32_t c = all->layout->chunk_tokens, block = cattn_block_tokens(all->layout);
+    for (uint32_t i = 0; i < n_chunks; i++, first += c) {
+        const unsigned char *chunk = all->blocks + slots[i] * all->layout->block_bytes;
+        for (uint32_t r = 0; r < n_rows; r++) {
+            const uint32_t visible = cattn_visible(all->position[rows[r]], first, c);
+            for (uint32_t begin = 0; begin < visible; begin += block)
+                fold_block(all, chunk, begin, visible - begin < block ? visible : begin + block, rows[r]);
+        }
+    }
+}
+
+const struct cattn_kernel cattn_kernel_generic = {"generic", 1, 0, takes, fold};

@@ -1,0 +1,37 @@
+#if HAVE_CONFIG_H
+#  include "config.h"
+#endif
+#include "kernels.h"
+
+#include <string.h>
+
+#include "cpu.h"
+
+#define KERNEL(name) extern const struct cattn_kernel cattn_kernel_##name;
+#include "kernels.def"
+#undef KERNEL
+
+static const struct cattn_kernel *const kernels[] = {
+#define KERNEL(name) &cattn_kernel_##name,
+#include "kernels.def"
+#undef KERNEL
+};
+
+static int usable(const struct cattn_kernel *kernel) {
+    return (kernel->features & ~cattn_cpu_features()) == 0;
+}
+
+const struct cattn_kernel *cattn_kernel_at(unsigned i) {
+    for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
+        if (usable(kernels[k]) && i-- == 0)
+            return kernels[k];
+    return NULL;
+}
+
+const struct cattn_kernel *cattn_kernel_find(const char *name, const struct cattn_shape *shape) {
+    const struct cattn_kernel *kernel;
+    for (unsigned i = 0; (kernel = cattn_kernel_at(i)) != NULL; i++)
+        if ((!name || strcmp(name, kernel->name) == 0) && kernel->takes(shape))
+            return kernel;
+    return NULL;
+}

@@ -1,0 +1,555 @@
+#if HAVE_CONFIG_H
+#  include "config.h"
+#endif
+#include "schedule.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__SSE__)
+#  include <xmmintrin.h>
+#endif
+#if defined(_OPENMP)
+#  include <omp.h>
+#endif
+
+#include "memory.h"
+
+enum {
+    MOST_BLOCK_ROWS = 256,  /* rows that meet K and V together; enough to be bound by arithmetic */
+    SCRATCH_BYTES = 1 << 20 /* aim for the states of a block of rows: they should stay in L2 */
+};
+
+struct cattn_scratch {
+    uint32_t *rows;     /* [block_rows] of the run at hand */
+    uint64_t *position; /* [block_rows] */
+    float *q;           /* [block_rows][q_stride] */
+    float *states;      /* [block_rows][state]: of the span at hand */
+    float *totals;      /* [block_rows][state]: of the spans before it */
+};
+
+/* ---- memory ---------------------------------------------------------------------------------------- */
+
+static size_t q_stride(const struct cattn_layout *layout) {
+    return cattn_round_up(layout->k_dim, 16);
+}
+
+static struct cattn_scratch *scratch_open(const struct cattn_schedule *schedule) {
+    const size_t n = schedule->block_rows, q = q_stride(&schedule->pool->layout);
+    const size_t state = cattn_state_floats(schedule->pool->layout.v_pad), head = 64;
+    const size_t rows = cattn_round_up((uint32_t)n, 16) * sizeof(uint32_t), position = rows * 2;
+    unsigned char *p = cattn_malloc_aligned(head + rows + position + n * (q + 2 * state) * sizeof(float), 1);
+    if (!p)
+        return NULL;
+    struct cattn_scratch *scratch = (struct cattn_scratch *)p;
+    scratch->rows = (uint32_t *)(p + head);
+    scratch->position = (uint64_t *)(p + head + rows);
+    scratch->q = (float *)(p + head + rows + position);
+    scratch->states = scratch->q + n * q;
+    scratch->totals = scratch->states + n * state;
+    return scratch;
+}
+
+int cattn_schedule_open(struct cattn_schedule *schedule, const struct cattn_kernel *kernel, struct cattn_pool *pool,
+                        const struct cattn_shape *shape) {
+    const struct cattn_layout *layout = &pool->layout;
+    const size_t row_bytes = (q_stride(layout) + 2 * cattn_state_floats(layout->v_pad)) * sizeof(float);
+    memset(schedule, 0, sizeof *schedule);
+    schedule->kernel = kernel;
+    schedule->pool = pool;
+    schedule->n_heads = shape->n_kv_heads;
+    schedule->group = shape->n_heads / shape->n_kv_heads;
+    schedule->n_threads = shape->n_threads;
+    schedule->process = (int)getpid();
+    schedule->block_rows = MOST_BLOCK_ROWS;
+    while (schedule->block_rows > 16 && schedule->block_rows * row_bytes > SCRATCH_BYTES)
+        schedule->block_rows /= 2;
+    schedule->scratch = cattn_calloc(shape->n_threads, sizeof *schedule->scratch);
+    if (!schedule->scratch)
+        return CATTN_ENOMEM;
+    for (uint32_t i = 0; i < shape->n_threads; i++)
+        if (!(schedule->scratch[i] = scratch_open(schedule))) {
+            cattn_schedule_close(schedule);
+            return CATTN_ENOMEM;
+        }
+    return CATTN_OK;
+}
+
+void cattn_schedule_close(struct cattn_schedule *schedule) {
+    for (uint32_t i = 0; schedule->scratch && i < schedule->n_threads; i++)
+        cattn_free(schedule->scratch[i]);
+    cattn_free(schedule->scratch);
+    cattn_free(schedule->tasks);
+    cattn_free(schedule->arrived);
+    cattn_pool_free(schedule->parts, schedule->parts_room, 1);
+}
+
+/* ---- cutting --------------------------------------------------------------------------------------- */
+
+/* How the attention of one head is cut: n_pieces blocks of rows, each into n_groups groups of spans. */
+struct cut {
+    uint32_t rows, piece_rows, n_pieces;
+    uint32_t n_spans, group_spans, n_groups;
+};
+
+static uint32_t divide_up(uint64_t a, uint64_t b) {
+    return (uint32_t)((a + b - 1) / b);
+}
+
+static uint32_t smaller(uint64_t a, uint64_t b) {
+    return (uint32_t)(a < b ? a : b);
+}
+
+static int is_even(uint64_t n_tasks, uint32_t n_threads) {
+    return n_tasks % n_threads == 0 || n_tasks >= 4 * (uint64_t)n_threads;
+}
+
+/* Heads divide best: nothing is read twice and nothing is merged.  Where they do not keep all threads busy spans
+ * are divided (states are merged), and where there are too few of those, rows (a shared chunk is read again). */
+static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_rows, uint64_t max_tokens) {
+    const uint32_t threads = schedule->n_threads;
+    struct cut cut = {0};
+    cut.rows = (uint32_t)(n_rows * schedule->group);
+    if (!cut.rows)
+        return cut;
+    cut.n_pieces = divide_up(cut.rows, schedule->block_rows);
+    cut.n_spans = divide_up(max_tokens, CATTN_SPAN);
+    cut.n_groups = 1;
+    uint64_t tasks = (uint64_t)schedule->n_heads * cut.n_pieces;
+    if (!is_even(tasks, threads)) {
+        cut.n_groups = smaller(cut.n_spans, divide_up(4 * (uint64_t)threads, tasks));
+        tasks *= cut.n_groups;
+    }
+    if (!is_even(tasks, threads))
+        cut.n_pieces = smaller(cut.rows, (uint64_t)cut.n_pieces * threads);
+    cut.piece_rows = divide_up(cut.rows, cut.n_pieces);
+    cut.n_pieces = divide_up(cut.rows, cut.piece_rows);
+    cut.group_spans = divide_up(cut.n_spans, cut.n_groups);
+    cut.n_groups = divide_up(cut.n_spans, cut.group_spans);
+    return cut;
+}
+
+static int reserve_arrived(struct cattn_schedule *schedule, size_t n) {
+    if (schedule->arrived_room >= n)
+        return CATTN_OK;
+    atomic_uint *arrived = cattn_calloc(n, sizeof *arrived);
+    if (!arrived)
+        return CATTN_ENOMEM;
+    cattn_free(schedule->arrived);
+    schedule->arrived = arrived;
+    schedule->arrived_room = n;
+    return CATTN_OK;
+}
+
+static int reserve_tasks(struct cattn_schedule *schedule, size_t n) {
+    if (schedule->tasks_room >= n)
+        return CATTN_OK;
+    struct cattn_task *tasks = cattn_realloc(schedule->tasks, n, sizeof *tasks);
+    if (!tasks)
+        return CATTN_ENOMEM;
+    schedule->tasks = tasks;
+    schedule->tasks_room = (uint32_t)n;
+    return CATTN_OK;
+}
+
+/* Mapped, not allocated: short sequences never touch the spans they do not have. */
+static int reserve_parts(struct cattn_schedule *schedule, size_t n_bytes) {
+    if (schedule->parts_room >= n_bytes)
+        return CATTN_OK;
+    float *parts = cattn_pool_alloc(n_bytes, 1);
+    if (!parts)
+        return CATTN_ENOMEM;
+    cattn_pool_free(schedule->parts, schedule->parts_room, 1);
+    schedule->parts = parts;
+    schedule->parts_room = n_bytes;
+    return CATTN_OK;
+}
+
+static size_t state_floats(const struct cattn_schedule *schedule) {
+    return cattn_state_floats(schedule->pool->layout.v_pad);
+}
+
+/* Enough for any list within the bounds.  Fewer rows may be cut into more tasks, so what cut_rows() makes of the bounds
+ * themselves does not say: p pieces become at most p * threads, each in at most 4 * threads / (heads * p) groups, and
+ * spans are divided only where heads * p < 4 * threads. */
+int cattn_schedule_reserve(struct cattn_schedule *schedule, const struct cattn_work_bounds *bounds) {
+    if (bounds->n_rows > UINT32_MAX / schedule->group)
+        return CATTN_ENOMEM;
+    const uint32_t threads = schedule->n_threads, heads = schedule->n_heads;
+    const uint64_t rows = bounds->n_rows * schedule->group;
+    const size_t pieces = divide_up(rows, schedule->block_rows), spans = divide_up(bounds->max_tokens, CATTN_SPAN);
+    const size_t few_rows = smaller(rows, (uint64_t)schedule->block_rows * ((4 * threads - 1) / heads));
+    const size_t states = threads > 1 && spans > 1 ? heads * few_rows * spans : 0;
+    int status = reserve_tasks(schedule, threads * (divide_up(4 * (uint64_t)threads, heads) + pieces));
+    if (status == CATTN_OK)
+        status = reserve_arrived(schedule, heads * pieces * threads);
+    if (status == CATTN_OK)
+        status = reserve_parts(schedule, states * state_floats(schedule) * sizeof(float));
+    return status;
+}
+
+/* ---- planning -------------------------------------------------------------------------------------- */
+
+static uint32_t span_chunks(const struct cattn_work *work) {
+    return CATTN_SPAN / work->chunk_tokens;
+}
+
+/* The rows [*first, *end) of an item that a task has, numbered within the task. */
+static void overlap(const struct cattn_schedule *schedule, const struct cattn_task *task,
+                    const struct cattn_work_item *item, uint32_t *first, uint32_t *end) {
+    const uint32_t begin = item->first_row * schedule->group, stop = begin + item->n_rows * schedule->group;
+    *first = begin < task->first ? 0 : begin - task->first;
+    *end = stop < task->first ? 0 : smaller(stop - task->first, task->n);
+}
+
+/* The chunks [*first, *end) of a run that lie in a task's spans, absolute. */
+static void clip_chunks(const struct cattn_work *work, const struct cattn_task *task, const struct cattn_work_run *run,
+                        uint32_t *first, uint32_t *end) {
+    const uint64_t begin = (uint64_t)task->first_span * span_chunks(work);
+    const uint64_t stop = (uint64_t)task->end_span * span_chunks(work);
+    *first = begin > run->first_chunk ? smaller(begin, UINT32_MAX) : run->first_chunk;
+    *end = smaller(stop, (uint64_t)run->first_chunk + run->n_chunks);
+}
+
+static uint64_t cost_of(const struct cattn_schedule *schedule, const struct cattn_work *work,
+                        const struct cattn_task *task) {
+    const uint32_t read = 8; /* what a chunk costs without rows, in rows: it must come from memory */
+    uint64_t cost = 1;
+    for (size_t r = 0; r < work->n_runs; r++) {
+        const struct cattn_work_run *run = &work->runs[r];
+        uint32_t begin, stop, n = 0;
+        clip_chunks(work, task, run, &begin, &stop);
+        for (uint32_t i = 0; begin < stop && i < run->n_items; i++) {
+            uint32_t first, end;
+            overlap(schedule, task, &work->items[work->run_items[run->items + i]], &first, &end);
+            n += first < end ? end - first : 0;
+        }
+        if (n)
+            cost += (uint64_t)(n + read) * (stop - begin);
+    }
+    return cost;
+}
+
+static uint64_t longest(const struct cattn_work *work) {
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < work->n_items; i++) {
+        const uint64_t length = work->items[i].position + work->items[i].n_rows;
+        tokens = length > tokens ? length : tokens;
+    }
+    return tokens;
+}
+
+void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work) {
+    const struct cut cut = cut_rows(schedule, work->n_rows, longest(work));
+    schedule->n_pieces = cut.n_pieces;
+    schedule->n_spans = cut.n_groups > 1 ? cut.n_spans : 0;
+    schedule->n_tasks = cut.n_pieces * cut.n_groups;
+    schedule->total_cost = 0;
+    for (uint32_t i = 0; i < schedule->n_tasks; i++) {
+        struct cattn_task *task = &schedule->tasks[i];
+        task->piece = i / cut.n_groups;
+        task->first = task->piece * cut.piece_rows;
+        task->n = smaller(cut.piece_rows, cut.rows - task->first);
+        task->first_span = i % cut.n_groups * cut.group_spans;
+        task->end_span = smaller(cut.n_spans, (uint64_t)task->first_span + cut.group_spans);
+        task->cost = cost_of(schedule, work, task);
+        schedule->total_cost += task->cost;
+    }
+}
+
+/* ---- a task ---------------------------------------------------------------------------------------- */
+
+/* A task at work. */
+struct job {
+    struct cattn_schedule *schedule;
+    const struct cattn_work *work;
+    const struct cattn_call *call;
+    const struct cattn_task *task;
+    struct cattn_scratch *scratch;
+    struct cattn_rows rows;
+    uint32_t head;
+};
+
+static float *state_of(const struct job *job, uint32_t row) {
+    return job->scratch->states + row * job->rows.state_stride;
+}
+
+static float *total_of(const struct job *job, uint32_t row) {
+    return job->scratch->totals + row * job->rows.state_stride;
+}
+
+static float *part_of(const struct job *job, uint32_t row, uint32_t span) {
+    const struct cattn_schedule *schedule = job->schedule;
+    const size_t rows = (size_t)job->work->n_rows * schedule->group;
+    const size_t index = (job->head * rows + job->task->first + row) * schedule->n_spans + span;
+    return schedule->parts + index * job->rows.state_stride;
+}
+
+static uint32_t last_span(const struct job *job, uint32_t row) {
+    return (uint32_t)(job->scratch->position[row] / CATTN_SPAN);
+}
+
+static void load_rows(struct job *job) {
+    const struct cattn_schedule *schedule = job->schedule;
+    const struct cattn_call *call = job->call;
+    const struct cattn_work *work = job->work;
+    const struct cattn_layout *layout = job->rows.layout;
+    uint32_t first, end;
+    for (uint32_t i = 0; i < work->n_items; i++) {
+        const struct cattn_work_item *item = &work->items[i];
+        overlap(schedule, job->task, item, &first, &end);
+        for (uint32_t row = first; row < end; row++) {
+            const uint32_t query = (job->task->first + row) / schedule->group;
+            const uint32_t head = job->head * schedule->group + (job->task->first + row) % schedule->group;
+            const size_t from = query * call->q_row + head * call->q_head;
+            float *q = job->scratch->q + row * job->rows.q_stride;
+            for (uint32_t d = 0; d < layout->k_dim; d++)
+                q[d] = cattn_load(call->q, schedule->pool->io_dtype, from + d);
+            memset(q + layout->k_dim, 0, (job->rows.q_stride - layout->k_dim) * sizeof *q);
+            job->scratch->position[row] = item->position + (query - item->first_row);
+            cattn_state_clear(state_of(job, row), layout->v_pad);
+            cattn_state_clear(total_of(job, row), layout->v_pad);
+        }
+    }
+}
+
+/* Lists the task's rows of a run, and the last position among them. */
+static uint32_t list_rows(const struct job *job, const struct cattn_work_run *run, uint64_t *last) {
+    uint32_t n = 0, first, end;
+    *last = 0;
+    for (uint32_t i = 0; i < run->n_items; i++) {
+        overlap(job->schedule, job->task, &job->work->items[job->work->run_items[run->items + i]], &first, &end);
+        for (uint32_t row = first; row < end; row++) {
+            job->scratch->rows[n++] = row;
+            if (job->scratch->position[row] > *last)
+                *last = job->scratch->position[row];
+        }
+    }
+    return n;
+}
+
+/* The state of a span goes where the spans before it are: to the row's total, or, when other tasks have other spans
+ * of the row, to its place among the parts. */
+static void close_span(const struct job *job, uint32_t row, uint32_t span) {
+    float *state = state_of(job, row);
+    if (job->schedule->n_spans)
+        memcpy(part_of(job, row, span), state, job->rows.state_stride * sizeof *state);
+    else
+        cattn_state_merge(total_of(job, row), state, job->rows.layout->v_pad);
+}
+
+/* At a span's end the states start anew, always: whether or not another task goes on there, the same numbers are
+ * added in the same order.  (CATTN_NO_SPAN_CUT leaves this out, to show that the tests would see it.) */
+static void cut_span(const struct job *job, uint32_t n_rows, uint32_t span) {
+#if !CATTN_NO_SPAN_CUT
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const uint32_t row = job->scratch->rows[i];
+        if (span < last_span(job, row)) {
+            close_span(job, row, span);
+            cattn_state_clear(state_of(job, row), job->rows.layout->v_pad);
+        }
+    }
+#else
+    (void)job, (void)n_rows, (void)span;
+#endif
+}
+
+/* What will be read after run r, to be fetched meanwhile: most likely the next run, or the next head's first. */
+static const unsigned char *block_after(const struct job *job, size_t r) {
+    const struct cattn_work *work = job->work;
+    const struct cattn_layout *layout = job->rows.layout;
+    const int wraps = r + 1 == work->n_runs;
+    const size_t heads = wraps && job->head + 1 < job->schedule->n_heads ? layout->n_slots : 0;
+    return job->rows.blocks + (heads + work->slots[work->runs[wraps ? 0 : r + 1].slots]) * layout->block_bytes;
+}
+
+static void fold_run(const struct job *job, size_t r) {
+    const struct cattn_work *work = job->work;
+    const struct cattn_work_run *run = &work->runs[r];
+    const uint32_t per_span = span_chunks(work);
+    uint32_t chunk, end, n_rows;
+    uint64_t last;
+    clip_chunks(work, job->task, run, &chunk, &end);
+    if (chunk >= end || (n_rows = list_rows(job, run, &last)) == 0)
+        return;
+    end = smaller(end, last / work->chunk_tokens + 1);
+    const unsigned char *next = block_after(job, r);
+    while (chunk < end) {
+        const uint32_t span = chunk / per_span, stop = smaller(end, ((uint64_t)span + 1) * per_span);
+        job->schedule->kernel->fold(&job->rows, work->slots + run->slots + (chunk - run->first_chunk), stop - chunk,
+                                    (uint64_t)chunk * work->chunk_tokens, job->scratch->rows, n_rows, next);
+        if (stop % per_span == 0)
+            cut_span(job, n_rows, span);
+        chunk = stop;
+    }
+}
+
+static void finish_row(const struct job *job, uint32_t row, const float *state) {
+    const struct cattn_schedule *schedule = job->schedule;
+    const struct cattn_call *call = job->call;
+    const uint32_t query = (job->task->first + row) / schedule->group;
+    const uint32_t head = job->head * schedule->group + (job->task->first + row) % schedule->group;
+    const size_t to = (query * call->out_row + head * call->out_head) * cattn_dtype_size(schedule->pool->io_dtype);
+    float *lse = call->lse ? call->lse + (size_t)query * schedule->n_heads * schedule->group + head : NULL;
+    cattn_state_finish(state, job->rows.layout->v_dim, (char *)call->out + to, schedule->pool->io_dtype, lse);
+}
+
+/* Merges what all tasks of the piece left, in ascending order. */
+static void finish_parts(const struct job *job) {
+    const uint32_t v_pad = job->rows.layout->v_pad;
+    for (uint32_t row = 0; row < job->task->n; row++) {
+        float *total = total_of(job, row);
+        cattn_state_clear(total, v_pad);
+        for (uint32_t span = 0; span <= last_span(job, row); span++)
+            cattn_state_merge(total, part_of(job, row, span), v_pad);
+        finish_row(job, row, total);
+    }
+}
+
+static int is_last_of_piece(const struct job *job) {
+    const struct cattn_schedule *schedule = job->schedule;
+    atomic_uint *arrived = (atomic_uint *)schedule->arrived + job->head * schedule->n_pieces + job->task->piece;
+    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < schedule->n_tasks / schedule->n_pieces)
+        return 0;
+    atomic_store_explicit(arrived, 0, memory_order_relaxed);
+    return 1;
+}
+
+static void finish_rows(const struct job *job) {
+    const struct cattn_task *task = job->task;
+    for (uint32_t row = 0; row < task->n; row++) {
+        const uint32_t span = last_span(job, row);
+#if CATTN_NO_SPAN_CUT
+        if (job->schedule->n_spans) {
+            for (uint32_t s = task->first_span; s < task->end_span && s <= span; s++)
+                cattn_state_clear(part_of(job, row, s), job->rows.layout->v_pad);
+            if (span >= task->first_span)
+                close_span(job, row, smaller(span, task->end_span - 1));
+            continue;
+        }
+#endif
+        if (span >= task->first_span && span < task->end_span)
+            close_span(job, row, span);
+        if (!job->schedule->n_spans)
+            finish_row(job, row, total_of(job, row));
+    }
+    if (job->schedule->n_spans && is_last_of_piece(job))
+        finish_parts(job);
+}
+
+static void run_task(struct job *job) {
+    load_rows(job);
+    for (size_t r = 0; r < job->work->n_runs; r++)
+        fold_run(job, r);
+    finish_rows(job);
+}
+
+/* ---- shares ---------------------------------------------------------------------------------------- */
+
+/* Kernels count on the processor's default: round to nearest, denormals kept, nothing trapped. */
+static unsigned enter_arithmetic(void) {
+#if defined(__SSE__)
+    const unsigned saved = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+    return saved;
+#else
+    return 0;
+#endif
+}
+
+static void leave_arithmetic(unsigned saved) {
+#if defined(__SSE__)
+    _mm_setcsr(saved);
+#else
+    (void)saved;
+#endif
+}
+
+static uint32_t share_begin(uint64_t n, uint32_t ith, uint32_t nth) {
+    return (uint32_t)(n * ith / nth);
+}
+
+static void write_share(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
+                        uint32_t ith, uint32_t nth) {
+    const unsigned saved = enter_arithmetic();
+    const uint32_t end = share_begin(schedule->n_heads, ith + 1, nth);
+    for (uint32_t head = share_begin(schedule->n_heads, ith, nth); head < end; head++)
+        cattn_pool_write(schedule->pool, work, call, head);
+    leave_arithmetic(saved);
+}
+
+/* Whether the task belongs to the share, by the middle of its cost; or, where a share is whole heads, by its head. */
+static int is_mine(const struct cattn_schedule *schedule, uint32_t head, uint64_t middle, int by_heads, uint32_t ith,
+                   uint32_t nth) {
+    if (by_heads)
+        return head >= share_begin(schedule->n_heads, ith, nth) && head < share_begin(schedule->n_heads, ith + 1, nth);
+    return smaller((uint64_t)((double)middle / ((double)schedule->total_cost * schedule->n_heads) * nth), nth - 1) == ith;
+}
+
+static void attend_share(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
+                         int by_heads, uint32_t ith, uint32_t nth) {
+    const struct cattn_layout *layout = &schedule->pool->layout;
+    struct cattn_scratch *scratch = schedule->scratch[ith];
+    struct job job = {schedule, work, call, NULL, scratch, {0}, 0};
+    const unsigned saved = enter_arithmetic();
+    uint64_t cost = 0;
+    job.rows = (struct cattn_rows){.layout = layout, .scale_log2 = (float)(call->scale * 1.44269504088896340736),
+                                   .position = scratch->position, .q = scratch->q, .q_stride = q_stride(layout),
+                                   .states = scratch->states, .state_stride = state_floats(schedule)};
+    for (job.head = 0; job.head < schedule->n_heads; job.head++) {
+        job.rows.blocks = cattn_pool_blocks(schedule->pool, call->layer, job.head);
+        for (uint32_t i = 0; i < schedule->n_tasks; i++) {
+            job.task = &schedule->tasks[i];
+            if (is_mine(schedule, job.head, cost + job.task->cost / 2, by_heads, ith, nth))
+                run_task(&job);
+            cost += job.task->cost;
+        }
+    }
+    leave_arithmetic(saved);
+}
+
+/* Threads for a parallel region: a forked child has lost the pool it would wait for. */
+static uint32_t region_threads(const struct cattn_schedule *schedule) {
+#if defined(_OPENMP)
+    return (int)getpid() == schedule->process ? schedule->n_threads : 1;
+#else
+    (void)schedule;
+    return 1;
+#endif
+}
+
+void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_work *work,
+                          const struct cattn_call *call, uint32_t ith, uint32_t nth) {
+    const uint32_t n = nth ? smaller(nth, schedule->n_threads) : region_threads(schedule);
+    if (nth || n == 1) {
+        if (ith < n)
+            write_share(schedule, work, call, ith, n);
+        return;
+    }
+#if defined(_OPENMP)
+#  pragma omp parallel num_threads(n)
+    write_share(schedule, work, call, (uint32_t)omp_get_thread_num(), (uint32_t)omp_get_num_threads());
+#endif
+}
+
+void cattn_schedule_attend(struct cattn_schedule *schedule, const struct cattn_work *work,
+                           const struct cattn_call *call, uint32_t ith, uint32_t nth) {
+    const uint32_t n = nth ? smaller(nth, schedule->n_threads) : region_threads(schedule);
+    if (nth || n == 1) {
+        if (ith < n && call->k)
+            write_share(schedule, work, call, ith, n);
+        if (ith < n)
+            attend_share(schedule, work, call, call->k != NULL, ith, n);
+        return;
+    }
+#if defined(_OPENMP)
+#  pragma omp parallel num_threads(n)
+    {
+        const uint32_t me = (uint32_t)omp_get_thread_num(), all = (uint32_t)omp_get_num_threads();
+        if (call->k)
+            write_share(schedule, work, call, me, all);
+#  pragma omp barrier
+        attend_share(schedule, work, call, 0, me, all);
+    }
+#endif
+}

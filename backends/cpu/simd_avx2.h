@@ -1,0 +1,98 @@
+/* Sixteen floats in two AVX2 registers: what attend_tmpl.h is written in.  Every operation gives the bits that
+ * simd_avx512.h gives, so that the two kernels agree to the last one. */
+#ifndef CATTN_SIMD_H
+#define CATTN_SIMD_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define SIMD_INLINE static inline __attribute__((always_inline))
+
+/* Register blocks: up to SIMD_ROWS rows by that many vectors of tokens (two sums each) or of values.  Few rows take
+ * more vectors: as many sums, and more loads under way at once. */
+#define SIMD_ROWS 3
+#define SIMD_SCORE_VECTORS(R) ((R) < 2 ? 2 : 1)
+#define SIMD_VALUE_VECTORS(R) ((R) < 2 ? 4 : 2)
+
+typedef struct {
+    __m256 low, high;
+} vec;
+
+SIMD_INLINE vec vec_of(__m256 low, __m256 high) {
+    const vec x = {low, high};
+    return x;
+}
+
+SIMD_INLINE vec vec_set(float x) { return vec_of(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
+SIMD_INLINE vec vec_load(const float *p) { return vec_of(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+SIMD_INLINE void vec_store(float *p, vec x) {
+    _mm256_storeu_ps(p, x.low);
+    _mm256_storeu_ps(p + 8, x.high);
+}
+SIMD_INLINE vec vec_add(vec a, vec b) { return vec_of(_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)); }
+SIMD_INLINE vec vec_sub(vec a, vec b) { return vec_of(_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)); }
+SIMD_INLINE vec vec_mul(vec a, vec b) { return vec_of(_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)); }
+SIMD_INLINE vec vec_max(vec a, vec b) { return vec_of(_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)); }
+SIMD_INLINE vec vec_fma(vec a, vec b, vec c) {
+    return vec_of(_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high));
+}
+
+SIMD_INLINE float vec_largest(vec x) {
+    const __m256 eight = _mm256_max_ps(x.low, x.high);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+SIMD_INLINE float vec_first(vec x) { return _mm256_cvtss_f32(x.low); }
+
+/* Lanes below n of x, -inf in the others; n may be 16 or more. */
+SIMD_INLINE vec vec_keep(vec x, uint32_t n) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), limit = _mm256_set1_epi32((int)n);
+    const __m256 none = _mm256_set1_ps(-__builtin_inff());
+    const __m256i low = _mm256_cmpgt_epi32(limit, lanes);
+    const __m256i high = _mm256_cmpgt_epi32(limit, _mm256_add_epi32(lanes, _mm256_set1_epi32(8)));
+    return vec_of(_mm256_blendv_ps(none, x.low, _mm256_castsi256_ps(low)),
+                  _mm256_blendv_ps(none, x.high, _mm256_castsi256_ps(high)));
+}
+
+SIMD_INLINE vec vec_load_f16(const uint16_t *p) {
+    return vec_of(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
+}
+
+SIMD_INLINE __m256 pair_first(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+SIMD_INLINE __m256 pair_second(__m256i x) {
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+/* Sixteen pairs of bf16: the first of each pair, the second of each pair. */
+SIMD_INLINE void vec_load_pairs(const uint16_t *p, vec *first, vec *second) {
+    const __m256i low = _mm256_loadu_si256((const __m256i *)p), high = _mm256_loadu_si256((const __m256i *)(p + 16));
+    *first = vec_of(pair_first(low), pair_first(high));
+    *second = vec_of(pair_second(low), pair_second(high));
+}
+
+/* Below this 2^x rounds to zero whatever it is multiplied with here, and its floor still fits two exponents. */
+SIMD_INLINE __m256 clamp8(__m256 x) { return _mm256_max_ps(_mm256_set1_ps(-200), x); }
+
+SIMD_INLINE __m256 fraction8(__m256 x) {
+    x = clamp8(x);
+    return _mm256_sub_ps(x, _mm256_floor_ps(x));
+}
+
+SIMD_INLINE __m256 power8(__m256i n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+
+/* Two exact halves of the exponent: the first product is normal, only the second can round. */
+SIMD_INLINE __m256 scale8(__m256 y, __m256 x) {
+    const __m256i n = _mm256_cvtps_epi32(_mm256_floor_ps(clamp8(x))), half = _mm256_srai_epi32(n, 1);
+    return _mm256_mul_ps(_mm256_mul_ps(y, power8(half)), power8(_mm256_sub_epi32(n, half)));
+}
+
+/* x - floor(x), and y * 2^floor(x) with one rounding, for 1 <= y < 2 and x < 128. */
+SIMD_INLINE vec vec_fraction(vec x) { return vec_of(fraction8(x.low), fraction8(x.high)); }
+SIMD_INLINE vec vec_scale(vec y, vec x) { return vec_of(scale8(y.low, x.low), scale8(y.high, x.high)); }
+
+#endif

@@ -1,0 +1,49 @@
+/* Sixteen floats in one AVX-512 register: what attend_tmpl.h is written in. */
+#ifndef CATTN_SIMD_H
+#define CATTN_SIMD_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define SIMD_INLINE static inline __attribute__((always_inline))
+
+/* Register blocks: up to SIMD_ROWS rows by that many vectors of tokens (two sums each) or of values.  Few rows take
+ * more vectors: as many sums, and more loads under way at once. */
+#define SIMD_ROWS 6
+#define SIMD_SCORE_VECTORS(R) ((R) < 4 ? 4 : 2)
+#define SIMD_VALUE_VECTORS(R) ((R) < 4 ? 4 : 2)
+
+typedef __m512 vec;
+
+SIMD_INLINE vec vec_set(float x) { return _mm512_set1_ps(x); }
+SIMD_INLINE vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
+SIMD_INLINE void vec_store(float *p, vec x) { _mm512_storeu_ps(p, x); }
+SIMD_INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+SIMD_INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+SIMD_INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+SIMD_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+SIMD_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+SIMD_INLINE float vec_largest(vec x) { return _mm512_reduce_max_ps(x); }
+SIMD_INLINE float vec_first(vec x) { return _mm512_cvtss_f32(x); }
+
+/* Lanes below n of x, -inf in the others; n may be 16 or more. */
+SIMD_INLINE vec vec_keep(vec x, uint32_t n) {
+    return _mm512_mask_blend_ps((__mmask16)(n < 16 ? (1u << n) - 1 : 0xffff), _mm512_set1_ps(-__builtin_inff()), x);
+}
+
+SIMD_INLINE vec vec_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+/* Sixteen pairs of bf16: the first of each pair, the second of each pair. */
+SIMD_INLINE void vec_load_pairs(const uint16_t *p, vec *first, vec *second) {
+    const __m512i x = _mm512_loadu_si512(p);
+    *first = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+    *second = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* x - floor(x), and y * 2^floor(x) with one rounding. */
+SIMD_INLINE vec vec_fraction(vec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+SIMD_INLINE vec vec_scale(vec y, vec x) { return _mm512_scalef_ps(y, x); }
+
+#endif

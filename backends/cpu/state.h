@@ -1,0 +1,27 @@
+/* The state of a row: what attention over some tokens comes to, ready to take in more of them.
+ *
+ * A state is state_floats(v_pad) floats, 64-byte aligned: m, padding, l in 16 lanes, o.  With p = 2^(score - m):
+ * l is the sum of p, o the sum of p * V.  m is an integer in log2 units, so that every rescaling is exact; the
+ * empty state has m = -inf, l = 0, o = 0 and is the neutral element of merge. */
+#ifndef CATTN_STATE_H
+#define CATTN_STATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CATTN_STATE_L = 16, CATTN_STATE_O = 32, CATTN_STATE_LANES = 16 };
+
+static inline size_t cattn_state_floats(uint32_t v_pad) {
+    return CATTN_STATE_O + v_pad;
+}
+
+void cattn_state_clear(float *state, uint32_t v_pad);
+
+/* Folds the state of later tokens into that of earlier ones. */
+void cattn_state_merge(float *into, const float *later, uint32_t v_pad);
+
+/* o / l to out, rounded to dtype, and the natural logarithm of the sum of exponentials to *lse unless it is NULL.
+ * Zero and -inf for an empty state. */
+void cattn_state_finish(const float *state, uint32_t v_dim, void *out, uint32_t dtype, float *lse);
+
+#endif

@@ -1,0 +1,353 @@
+/* Every kernel of the CPU backend that runs here, against the oracle and against `generic`: shapes, data types,
+ * lengths around each chunk, buffers pressed against guard pages, outputs and pools full of NaN. */
+#include "support/dtype.h"
+#include "support/engine.h"
+#include "support/oracle.h"
+#include "support/suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static const uint32_t head_dims[] = {1, 2, 3, 7, 8, 16, 24, 32, 40, 64, 72, 80, 96, 112, 120, 127, 128, 160, 192, 256};
+static const uint32_t ratios[][2] = {{1, 1}, {8, 1}, {8, 4}, {9, 3}, {12, 2}, {5, 1}, {28, 4}, {32, 8}};
+static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 16, 33};
+static const uint32_t chunks[] = {32, 64, 128, 256};
+static const uint32_t dtypes[] = {CATTN_F32, CATTN_F16, CATTN_BF16};
+
+struct kernel_case {
+    uint32_t head_dim, v_head_dim, heads, kv_heads, rows, length, chunk, io_dtype, kv_dtype;
+    uint32_t shared; /* chunks that the sequences have in common */
+    uint32_t threads;
+    enum engine_form form;
+    enum guard_side guard;
+    size_t pad;
+    float scale;
+    double gain;
+    uint64_t salt;
+};
+
+enum { N_SEQUENCES = 3 };
+
+static void describe(const struct kernel_case *c, const char *kernel, char *text, size_t size)
+{
+    snprintf(text, size,
+             "%s: head_dim %u, v_head_dim %u, heads %u/%u, rows %u, length %u, chunk %u, io %s, kv %s, shared %u, "
+             "threads %u, form %d, guard %d, pad %zu, scale %g, gain %g, salt %llu",
+             kernel, c->head_dim, c->v_head_dim, c->heads, c->kv_heads, c->rows, c->length, c->chunk,
+             dtype_name(c->io_dtype), dtype_name(c->kv_dtype), c->shared, c->threads, (int)c->form, (int)c->guard,
+             c->pad, c->scale, c->gain, (unsigned long long)c->salt);
+}
+
+/* Every slot has held NaN; nothing refers to them any more. */
+static void soil(struct engine *e)
+{
+    struct toy toy;
+    size_t n = engine_info(e).n_slots * e->config.chunk_tokens;
+    int32_t *tokens = malloc(n * sizeof *tokens);
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = TOKEN_NAN;
+    e->form = FORM_WRITE;
+    engine_prefill(e, &toy, 9, tokens, n, 512);
+    engine_close(e, &toy);
+    free(tokens);
+}
+
+/* Sequence 0 has the length and the rows of the case, the others are near.  All start with the same chunks. */
+static void run_case(const struct kernel_case *c, const char *kernel, struct trace **traces)
+{
+    uint32_t longest = c->length + 40;
+    struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
+                                  .n_heads = c->heads, .n_kv_heads = c->kv_heads, .head_dim = c->head_dim,
+                                  .v_head_dim = c->v_head_dim, .chunk_tokens = c->chunk, .io_dtype = c->io_dtype,
+                                  .kv_dtype = c->kv_dtype, .n_threads = c->threads};
+    config.max_tokens = (uint64_t)N_SEQUENCES * (longest + 2 * c->chunk);
+    struct engine e;
+    struct toy toys[N_SEQUENCES];
+    struct engine_item items[N_SEQUENCES];
+    int32_t *tokens = malloc(longest * N_SEQUENCES * sizeof *tokens);
+    engine_init(&e, &config, c->salt);
+    e.guard = c->guard;
+    e.pad = c->pad;
+    e.scale = c->scale;
+    e.gain = c->gain;
+    e.check_rows = test_full() ? 0 : 2;
+    soil(&e);
+    random_tokens(&e.rng, tokens, longest * N_SEQUENCES, 50000);
+    for (uint32_t i = 0; i < N_SEQUENCES; i++) {
+        int32_t *own = tokens + i * longest;
+        uint32_t rows = i == 0 ? c->rows : i, length = c->length + (i ? (uint32_t)rng_below(&e.rng, 40) : 0);
+        memcpy(own, tokens, (size_t)c->shared * c->chunk * sizeof *own);
+        if (length > rows)
+            engine_prefill(&e, &toys[i], 0, own, length - rows, 512);
+        else
+            engine_open(&e, &toys[i], 0, NULL, 0);
+        length = (uint32_t)toys[i].length + rows;
+        toys[i].trace = traces[i] = trace_new(&e, length);
+        items[i] = (struct engine_item){.toy = &toys[i], .tokens = own + length - rows, .n_tokens = rows,
+                                        .min_rows = rows};
+    }
+    e.form = c->form;
+    engine_step(&e, items, N_SEQUENCES);
+    for (uint32_t i = 0; i < N_SEQUENCES; i++)
+        engine_close(&e, &toys[i]);
+    engine_check(&e, NULL, 0);
+    engine_free(&e);
+    free(tokens);
+}
+
+/* Two kernels differ by no more than each may from the oracle. */
+static void compare_traces(const struct kernel_case *c, const struct trace *a, const struct trace *b, const char *text)
+{
+    uint32_t dv = c->v_head_dim ? c->v_head_dim : c->head_dim;
+    double out_error = 1e-4 * (1 + c->gain) + 4 * dtype_epsilon(c->io_dtype), lse_error = 1e-4 * (1 + c->gain);
+    for (size_t p = 0; p < a->capacity; p++) {
+        ck_assert_int_eq(a->known[p], b->known[p]);
+        const unsigned char *x = a->rows + p * a->row_bytes, *y = b->rows + p * b->row_bytes;
+        for (size_t i = 0; a->known[p] && i < (size_t)c->heads * dv; i++) {
+            double difference = dtype_load(c->io_dtype, x, i) - dtype_load(c->io_dtype, y, i);
+            CHECK(fabs(difference) <= out_error, "differs from generic by %g at position %zu, value %zu: %s", difference,
+                  p, i, text);
+        }
+        x += (size_t)c->heads * dv * dtype_size(c->io_dtype);
+        y += (size_t)c->heads * dv * dtype_size(c->io_dtype);
+        for (size_t h = 0; a->known[p] && h < c->heads; h++) {
+            double l = dtype_load(CATTN_F32, x, h), m = dtype_load(CATTN_F32, y, h);
+            CHECK(fabs(l - m) <= lse_error + 1e-6 * fabs(m), "lse %g, generic has %g: %s", l, m, text);
+        }
+    }
+}
+
+static int is_supported(const struct kernel_case *c, const char *kernel)
+{
+    struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
+                                  .n_heads = c->heads, .n_kv_heads = c->kv_heads, .head_dim = c->head_dim,
+                                  .v_head_dim = c->v_head_dim, .chunk_tokens = c->chunk, .io_dtype = c->io_dtype,
+                                  .kv_dtype = c->kv_dtype, .max_tokens = 1};
+    cattn_cache *cache = NULL;
+    int status = cattn_cache_create(&config, &cache);
+    CHECK(status == CATTN_OK || (status == CATTN_ENOTSUP && strcmp(kernel, "generic")), "%s: %s", kernel,
+          cattn_strerror(status));
+    cattn_cache_destroy(cache);
+    return status == CATTN_OK;
+}
+
+/* 1 when the kernel takes the case. */
+static int check_case(const struct kernel_case *c, const char *kernel)
+{
+    struct trace *own[N_SEQUENCES], *reference[N_SEQUENCES];
+    char text[400];
+    describe(c, kernel, text, sizeof text);
+    if (getenv("CATTN_TEST_VERBOSE"))
+        fprintf(stderr, "%s\n", text);
+    if (!is_supported(c, kernel))
+        return 0;
+    run_case(c, kernel, own);
+    if (strcmp(kernel, "generic")) {
+        run_case(c, "generic", reference);
+        for (size_t i = 0; i < N_SEQUENCES; i++) {
+            compare_traces(c, own[i], reference[i], text);
+            trace_free(reference[i]);
+        }
+    }
+    for (size_t i = 0; i < N_SEQUENCES; i++)
+        trace_free(own[i]);
+    return 1;
+}
+
+/* A length near the multiple'th multiple of the chunk. */
+static uint32_t length_near(uint32_t chunk, uint32_t multiple, int offset, uint32_t rows)
+{
+    int64_t length = (int64_t)chunk * multiple + offset;
+    return length < (int64_t)rows ? rows : (uint32_t)length;
+}
+
+static void fill_in(struct kernel_case *c, struct rng *rng)
+{
+    static const int offsets[] = {-33, -32, -31, -17, -16, -15, -9, -8, -7, -1, 0, 1, 2, 7, 8, 15, 16, 17, 31};
+    const uint32_t *ratio = ratios[rng_below(rng, COUNT(ratios))];
+    uint32_t multiple = (uint32_t)rng_below(rng, 4);
+    c->heads = ratio[0];
+    c->kv_heads = ratio[1];
+    c->rows = row_counts[rng_below(rng, COUNT(row_counts))];
+    c->chunk = chunks[rng_below(rng, COUNT(chunks))];
+    c->length = length_near(c->chunk, multiple, offsets[rng_below(rng, COUNT(offsets))], c->rows);
+    c->shared = c->length > c->rows ? (uint32_t)rng_below(rng, (c->length - c->rows) / c->chunk + 1) : 0;
+    c->v_head_dim = rng_chance(rng, 70) ? 0 : head_dims[rng_below(rng, COUNT(head_dims))];
+    c->threads = (uint32_t)rng_between(rng, 1, 2);
+    c->form = (enum engine_form)rng_below(rng, N_FORMS);
+    c->guard = rng_chance(rng, 50) ? GUARD_END : GUARD_START;
+    c->pad = rng_chance(rng, 40) ? rng_between(rng, 1, 9) : 0;
+    c->scale = rng_chance(rng, 30) ? 0.37f : 0;
+    c->gain = rng_chance(rng, 20) ? 40 : 3;
+    c->salt = rng_next(rng);
+}
+
+static uint64_t cost(const struct kernel_case *c)
+{
+    uint32_t dv = c->v_head_dim ? c->v_head_dim : c->head_dim;
+    return (uint64_t)(c->rows + 2) * c->heads * (c->length + 20) * (c->head_dim + dv) +
+           (uint64_t)40 * c->kv_heads * (c->length + 20) * (c->head_dim + dv);
+}
+
+/* Every head_dim with every pair of data types; the rest at random, cases that take long less often. */
+START_TEST(sampled)
+{
+    struct rng rng;
+    for (unsigned k = 0; cattn_kernel_name(k); k++) {
+        const char *kernel = cattn_kernel_name(k);
+        size_t n_run = 0;
+        for (size_t i = 0; i < 2 * COUNT(head_dims) * 9; i++) {
+            struct kernel_case c = {.head_dim = head_dims[i / 9 % COUNT(head_dims)], .io_dtype = dtypes[i % 3],
+                                    .kv_dtype = dtypes[i / 3 % 3]};
+            rng_init(&rng, i);
+            do
+                fill_in(&c, &rng);
+            while (cost(&c) > (rng_chance(&rng, 3) ? 40000000u : 6000000u));
+            n_run += (size_t)check_case(&c, kernel);
+        }
+        CHECK(n_run > 0, "%s takes no case", kernel);
+    }
+}
+END_TEST
+
+/* Each head_dim, ratio, number of rows and chunk in the plainest form. */
+START_TEST(each_value)
+{
+    struct rng rng;
+    for (unsigned k = 0; cattn_kernel_name(k); k++)
+        for (size_t i = 0; i < COUNT(head_dims); i++) {
+            rng_init(&rng, i);
+            const uint32_t *ratio = ratios[i % COUNT(ratios)];
+            struct kernel_case c = {.head_dim = head_dims[i], .heads = ratio[0], .kv_heads = ratio[1],
+                                    .rows = row_counts[i % COUNT(row_counts)], .chunk = chunks[i % COUNT(chunks)],
+                                    .threads = 1, .guard = GUARD_END, .gain = 3, .salt = i};
+            c.length = c.chunk + c.rows + (uint32_t)i;
+            c.shared = 1;
+            ck_assert(check_case(&c, cattn_kernel_name(k)));
+        }
+}
+END_TEST
+
+static void product_of_lengths(struct kernel_case c, const char *kernel)
+{
+    for (uint32_t multiple = 0; multiple <= 3; multiple++)
+        for (int offset = -1; offset <= 1; offset++)
+            for (size_t r = 0; r < COUNT(row_counts); r++) {
+                c.rows = row_counts[r];
+                c.length = length_near(c.chunk, multiple, offset, c.rows);
+                c.shared = (c.length - c.rows) / c.chunk;
+                c.salt++;
+                c.guard = c.salt % 2 ? GUARD_END : GUARD_START;
+                c.pad = c.salt % 3 ? 0 : 5;
+                c.form = (enum engine_form)(c.salt % N_FORMS);
+                check_case(&c, kernel);
+            }
+}
+
+START_TEST(whole_product)
+{
+    if (!test_full())
+        return;
+    for (unsigned k = 0; cattn_kernel_name(k); k++)
+        for (size_t i = 0; i < COUNT(head_dims) * COUNT(ratios) * COUNT(chunks) * 9; i++) {
+            size_t j = i / 9;
+            struct kernel_case c = {.io_dtype = dtypes[i % 3], .kv_dtype = dtypes[i / 3 % 3], .threads = 1, .gain = 3};
+            c.head_dim = head_dims[j % COUNT(head_dims)];
+            j /= COUNT(head_dims);
+            c.heads = ratios[j % COUNT(ratios)][0];
+            c.kv_heads = ratios[j % COUNT(ratios)][1];
+            c.chunk = chunks[j / COUNT(ratios)];
+            c.salt = i * 1000;
+            product_of_lengths(c, cattn_kernel_name(k));
+        }
+}
+END_TEST
+
+/* One head of one value: the scores are the keys, times the one query. */
+static void check_scores(const char *kernel, const double *scores, size_t n, uint32_t kv_dtype, double error)
+{
+    struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
+                                  .n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .chunk_tokens = 32,
+                                  .kv_dtype = kv_dtype, .max_tokens = n + 32, .n_threads = 1};
+    struct cattn_variant variant = {.size = sizeof variant, .scale = 1};
+    struct cattn_io io = {.size = sizeof io, .variant = &variant};
+    cattn_cache *cache;
+    cattn_step *step;
+    cattn_seq seq;
+    size_t n_cached;
+    float *q = malloc(n * sizeof *q), *k = malloc(n * sizeof *k), *v = malloc(n * sizeof *v);
+    float *out = malloc(n * sizeof *out), *lse = malloc(n * sizeof *lse);
+    double *wide_k = malloc(n * sizeof *wide_k), *wide_v = malloc(n * sizeof *wide_v), expected;
+    int32_t *tokens = calloc(n, sizeof *tokens);
+    for (size_t i = 0; i < n; i++) {
+        q[i] = 1;
+        wide_k[i] = dtype_round(kv_dtype, scores[i]);
+        k[i] = (float)wide_k[i];
+        v[i] = (float)(wide_v[i] = (double)(i % 8) - 3);
+    }
+    io.q = q, io.k = k, io.v = v, io.out = out, io.lse = lse;
+    ck_assert_int_eq(cattn_cache_create(&config, &cache), CATTN_OK);
+    ck_assert_int_eq(cattn_step_create(cache, &step), CATTN_OK);
+    ck_assert_int_eq(cattn_seq_open(cache, NULL, 0, tokens, n, &seq, &n_cached), CATTN_OK);
+    struct cattn_item item = {.seq = seq, .tokens = tokens, .n_tokens = (uint32_t)n};
+    ck_assert_int_eq(cattn_step_begin(step, &item, 1), CATTN_OK);
+    ck_assert_int_eq(cattn_step_attend(step, 0, &io), CATTN_OK);
+    for (size_t i = 0; i < n; i++) {
+        double one = 1, lse_expected = oracle_row(&one, wide_k, wide_v, i + 1, 1, 1, 1, &expected);
+        CHECK(fabs(out[i] - expected) < error, "%s, row %zu: %g, not %g", kernel, i, out[i], expected);
+        CHECK(fabs(lse[i] - lse_expected) <= 1e-5 + 1e-6 * fabs(lse_expected), "%s, lse of row %zu: %g, not %g", kernel,
+              i, lse[i], lse_expected);
+    }
+    cattn_cache_destroy(cache);
+    free(q), free(k), free(v), free(out), free(lse), free(wide_k), free(wide_v), free(tokens);
+}
+
+/* Scores far from zero: minus infinity has no stand-in that a real score could be smaller than. */
+START_TEST(extreme_scores)
+{
+    enum { N = 100 };
+    static const double levels[] = {-1e5, -1e30, 1e5, 1e30, -3e4, 3e4, 0, -0x1p-130};
+    double scores[N];
+    for (unsigned k = 0; cattn_kernel_name(k); k++)
+        for (size_t l = 0; l <= COUNT(levels); l++) {
+            for (size_t i = 0; i < N; i++)
+                scores[i] = l < COUNT(levels) ? levels[l] : levels[i * i % COUNT(levels)];
+            check_scores(cattn_kernel_name(k), scores, N, CATTN_F32, 1e-5);
+            check_scores(cattn_kernel_name(k), scores, N, CATTN_BF16, 1e-5);
+            for (size_t i = 0; i < N; i++)
+                scores[i] = (l % 2 ? 60000 : -60000) + (double)(i % 7) * 0x1p12;
+            if (l < 2 && l % 2 == 0)
+                check_scores(cattn_kernel_name(k), scores, N, CATTN_F16, 1e-5);
+        }
+}
+END_TEST
+
+/* The maximum climbs, falls and leaps, by less and by more than the slack of the running maximum. */
+START_TEST(climbing_scores)
+{
+    enum { N = 300 };
+    static const double slopes[] = {0.01, 0.5, 3, 9, -0.5, -9};
+    double scores[N];
+    for (unsigned k = 0; cattn_kernel_name(k); k++)
+        for (size_t s = 0; s < COUNT(slopes); s++) {
+            for (size_t i = 0; i < N; i++)
+                scores[i] = slopes[s] * (double)i + (i % 40 == 39 ? 11 : 0);
+            /* Scores up to N * slope are known to half a unit in the last place; V spans 7. */
+            check_scores(cattn_kernel_name(k), scores, N, CATTN_F32, 1e-5 + N * fabs(slopes[s]) * 7 * 0x1p-23);
+        }
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = suite_case("kernels");
+    tcase_add_test(tcase, each_value);
+    tcase_add_test(tcase, extreme_scores);
+    tcase_add_test(tcase, climbing_scores);
+    tcase_add_test(tcase, sampled);
+    tcase_add_test(tcase, whole_product);
+    return suite_run(tcase);
+}

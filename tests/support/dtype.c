@@ -1,0 +1,101 @@
+#include "dtype.h"
+#include "chunkattention.h"
+
+#include <math.h>
+#include <string.h>
+
+struct format {
+    const char *name;
+    size_t size;
+    int mantissa;  /* stored bits */
+    int min_exponent;
+    double max;
+};
+
+static const struct format formats[] = {
+    [CATTN_F32] = {"f32", 4, 23, -126, 0x1.fffffep127},
+    [CATTN_F16] = {"f16", 2, 10, -14, 65504.0},
+    [CATTN_BF16] = {"bf16", 2, 7, -126, 0x1.fep127},
+};
+
+size_t dtype_size(uint32_t dtype)
+{
+    return formats[dtype].size;
+}
+
+const char *dtype_name(uint32_t dtype)
+{
+    return formats[dtype].name;
+}
+
+double dtype_epsilon(uint32_t dtype)
+{
+    return ldexp(1.0, -formats[dtype].mantissa - 1);
+}
+
+double dtype_round(uint32_t dtype, double x)
+{
+    const struct format *f = &formats[dtype];
+    if (x == 0 || isnan(x) || isinf(x))
+        return x;
+    int exponent = ilogb(x);
+    if (exponent < f->min_exponent)
+        exponent = f->min_exponent;
+    double quantum = ldexp(1.0, exponent - f->mantissa);
+    double rounded = nearbyint(x / quantum) * quantum;
+    return fabs(rounded) > f->max ? copysign(INFINITY, x) : rounded;
+}
+
+static uint16_t f16_bits(double x)
+{
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    x = fabs(x);
+    if (isnan(x))
+        return sign | 0x7e00;
+    if (isinf(x))
+        return sign | 0x7c00;
+    if (x < 0x1p-14)
+        return sign | (uint16_t)(x * 0x1p24);
+    int exponent = ilogb(x);
+    return sign | (uint16_t)(((exponent + 15) << 10) + (int)((ldexp(x, -exponent) - 1) * 1024));
+}
+
+static double f16_value(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double x = exponent == 31 ? (mantissa ? NAN : INFINITY)
+               : exponent     ? ldexp(1024 + mantissa, exponent - 25)
+                              : ldexp(mantissa, -24);
+    return bits & 0x8000 ? -x : x;
+}
+
+double dtype_load(uint32_t dtype, const void *p, size_t i)
+{
+    const char *at = (const char *)p + i * formats[dtype].size;
+    if (dtype == CATTN_F32) {
+        float x;
+        memcpy(&x, at, sizeof x);
+        return x;
+    }
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    if (dtype == CATTN_F16)
+        return f16_value(bits);
+    uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return x;
+}
+
+void dtype_store(uint32_t dtype, void *p, size_t i, double x)
+{
+    char *at = (char *)p + i * formats[dtype].size;
+    float narrow = (float)dtype_round(dtype, x);
+    uint32_t wide;
+    memcpy(&wide, &narrow, sizeof wide);
+    uint16_t bits = dtype == CATTN_F16 ? f16_bits(dtype_round(dtype, x)) : (uint16_t)(wide >> 16);
+    if (dtype == CATTN_F32)
+        memcpy(at, &wide, sizeof wide);
+    else
+        memcpy(at, &bits, sizeof bits);
+}

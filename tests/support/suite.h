@@ -1,0 +1,14 @@
+/* The frame of a test program: one suite, one case, a timeout that only a hang reaches. */
+#ifndef TEST_SUITE_H
+#define TEST_SUITE_H
+
+#include <check.h>
+
+/* Runs the tests of a case made with suite_case and returns the exit status of the program. */
+TCase *suite_case(const char *name);
+int suite_run(TCase *tcase);
+
+/* The i-th kernel that this machine can run and that keeps the Bit rule for these data types; NULL past the last. */
+const char *exact_kernel(unsigned i, unsigned io_dtype, unsigned kv_dtype);
+
+#endif

@@ -3,13 +3,13 @@
  * The pool is ordered layer, KV head, slot, so that the slots of one head share pages.  A block (one slot of one
  * layer and head) is contiguous and 64-byte aligned, K before V:
  *
- *          f32, f16           bf16
- *     K    [t/16][d][16]      [t/16][d/2][16][2]           lane = token; one 1 KB tile is 16 tokens x 32 d
- *     V    [t][d]             [t/32][d/16][t%32/2][16][2]  lane = d; one 1 KB tile is 32 tokens x 16 d
+ *          f32, f16                  bf16
+ *     K    [t/16][d][16]             [t/16][d/2][16][2]           lane = token
+ *     V    [t/32][d/16][t%32][16]    [t/32][d/16][t%32/2][16][2]  lane = d
  *
- * Neither scores nor sums of values need a horizontal sum or a transposition, and the bf16 tiles are what a matrix
- * unit takes as they are.  The d of K is padded to 32 (bf16) or to 2, the d of V to 16; the padding of every stored token
- * is zero. */
+ * Neither scores nor sums of values need a horizontal sum or a transposition, and the bf16 tiles of 1 KB (16 tokens
+ * x 32 d of K, 32 tokens x 16 d of V) are what a matrix unit takes as they are.  The d of K is padded to 32 (bf16) or
+ * to 2, the d of V to 16; the padding of every stored token is zero. */
 #ifndef CATTN_LAYOUT_H
 #define CATTN_LAYOUT_H
 
@@ -64,9 +64,10 @@ static inline size_t cattn_k_index(const struct cattn_layout *l, size_t t, size_
 }
 
 static inline size_t cattn_v_index(const struct cattn_layout *l, size_t t, size_t d) {
+    const size_t tile = t / 32 * (l->v_pad / 16) + d / 16;
     if (l->dtype == CATTN_BF16)
-        return ((t / 32 * (l->v_pad / 16) + d / 16) * 16 + t % 32 / 2) * 32 + d % 16 * 2 + t % 2;
-    return t * l->v_pad + d;
+        return tile * 512 + t % 32 / 2 * 32 + d % 16 * 2 + t % 2;
+    return tile * 512 + t % 32 * 16 + d % 16;
 }
 
 #endif

@@ -169,14 +169,20 @@ static size_t state_floats(const struct cattn_schedule *schedule) {
     return cattn_state_floats(schedule->pool->layout.v_pad);
 }
 
+/* Enough for any list within the bounds.  Fewer rows may be cut into more tasks, so what cut_rows() makes of the bounds
+ * themselves does not say: p pieces become at most p * threads, each in at most 4 * threads / (heads * p) groups, and
+ * spans are divided only where heads * p < 4 * threads. */
 int cattn_schedule_reserve(struct cattn_schedule *schedule, const struct cattn_work_bounds *bounds) {
     if (bounds->n_rows > UINT32_MAX / schedule->group)
         return CATTN_ENOMEM;
-    const struct cut cut = cut_rows(schedule, bounds->n_rows, bounds->max_tokens);
-    const size_t states = cut.n_groups > 1 ? (size_t)schedule->n_heads * cut.rows * cut.n_spans : 0;
-    int status = reserve_tasks(schedule, (size_t)cut.n_pieces * cut.n_groups);
+    const uint32_t threads = schedule->n_threads, heads = schedule->n_heads;
+    const uint64_t rows = bounds->n_rows * schedule->group;
+    const size_t pieces = divide_up(rows, schedule->block_rows), spans = divide_up(bounds->max_tokens, CATTN_SPAN);
+    const size_t few_rows = smaller(rows, (uint64_t)schedule->block_rows * ((4 * threads - 1) / heads));
+    const size_t states = threads > 1 && spans > 1 ? heads * few_rows * spans : 0;
+    int status = reserve_tasks(schedule, threads * (divide_up(4 * (uint64_t)threads, heads) + pieces));
     if (status == CATTN_OK)
-        status = reserve_arrived(schedule, (size_t)schedule->n_heads * cut.n_pieces);
+        status = reserve_arrived(schedule, heads * pieces * threads);
     if (status == CATTN_OK)
         status = reserve_parts(schedule, states * state_floats(schedule) * sizeof(float));
     return status;

@@ -1,0 +1,272 @@
+#ifndef _GNU_SOURCE
+#  define _GNU_SOURCE
+#endif
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attend_options.h"
+#include "backend.h"
+#include "chunkattention.h"
+#include "cpu.h"
+#include "harness.h"
+
+const struct bench_variant *const bench_variants[BENCH_N_VARIANTS] = {
+    &bench_naive, &bench_paper, &bench_onednn, &bench_paged, &bench_paged_shared, &bench_chunk, &bench_read,
+};
+
+static const char help[] =
+    "Usage: attend [OPTION]...\n"
+    "Times one decode step of attention over one layer of K and V, for a batch of sequences whose first tokens are\n"
+    "the same, in several ways:\n"
+    "  naive         dense, each sequence by itself over its own copies, OpenBLAS, f32\n"
+    "  paper         the CPU algorithm that came with the ChunkAttention paper, OpenBLAS, f32\n"
+    "  onednn        the shared and the private part by hand, oneDNN\n"
+    "  paged         this library's kernel, each sequence over its own copies\n"
+    "  paged_shared  this library's kernel, each sequence by itself over shared memory\n"
+    "  chunk         this library: what is shared is read once for all sequences\n"
+    "  read          reading the bytes that chunk reads, nothing else\n"
+    "\n"
+    "Shape:\n"
+    "  --batch N       sequences (32)\n"
+    "  --heads N       query heads (32)\n"
+    "  --kv-heads N    heads of K and V (as many)\n"
+    "  --head-dim N    size of a head (128)\n"
+    "  --chunk N       tokens of a chunk: 32, 64, 128 or 256 (64)\n"
+    "  --shared N      tokens that all sequences have in common, whole chunks (1024)\n"
+    "  --private N     tokens of each sequence's own (64)\n"
+    "  --dtype T       K and V are f32, f16 or bf16 (f32)\n"
+    "  --grid table3   shared 0, 1024, 2048 and 4096, as in table 3 of the paper\n"
+    "How:\n"
+    "  --variants LIST comma-separated (all)\n"
+    "  --kernel NAME   of this library (the best)\n"
+    "  --threads N     (as many as CPUs in the affinity mask)\n"
+    "  --passes N      each runs every variant in turn (3)\n"
+    "  --seconds S     of each variant in each pass, roughly (0.3)\n"
+    "  --memory BYTES  each variant rotates over as many layers as fill this, K, M or G may follow (1600M, or twice\n"
+    "                  the last-level cache where that is more)\n"
+    "  --warm          one layer only\n"
+    "  --quick         a short run: shared 1024 and 2048, 8 heads, own kernels only, and a short table\n"
+    "Output:\n"
+    "  --csv FILE      results as CSV; those of each pass in FILE with .passN before its ending; -: standard output\n"
+    "  --help          this text\n"
+    "\n"
+    "Exit status: 0, 1 when a variant gave wrong results or failed, 2 for bad options.\n";
+
+static int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static int complain(const char *format, ...) {
+    va_list arguments;
+
+    va_start(arguments, format);
+    fputs("attend: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputs("\n", stderr);
+    va_end(arguments);
+    return -1;
+}
+
+static int parse_number(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *value) {
+    unsigned long long number;
+    char *end, sign = text[strspn(text, " \t\n")];
+
+    number = strtoull(text, &end, 10);
+    if (end == text || *end != '\0' || sign == '-' || number < least || number > most)
+        return complain("--%s takes a number from %llu to %llu, not '%s'", name, (unsigned long long)least,
+                        (unsigned long long)most, text);
+    *value = number;
+    return 0;
+}
+
+static int parse_size(const char *name, const char *text, uint64_t *value) {
+    static const char units[] = "KMG";
+    size_t length = strlen(text);
+    const char *unit = length > 0 ? strchr(units, text[length - 1]) : NULL;
+    char digits[24];
+
+    snprintf(digits, sizeof digits, "%.*s", (int)(unit != NULL ? length - 1 : length), text);
+    if (parse_number(name, digits, 1, unit != NULL ? 1u << 30 : UINT64_C(1) << 44, value) != 0)
+        return -1;
+    for (const char *u = units; unit != NULL && u <= unit; u++)
+        *value *= 1000;
+    return 0;
+}
+
+static int parse_seconds(const char *name, const char *text, double *value) {
+    char *end;
+    double seconds = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !(seconds >= 0.0 && seconds <= 3600.0))
+        return complain("--%s takes a number from 0 to 3600, not '%s'", name, text);
+    *value = seconds;
+    return 0;
+}
+
+static int parse_dtype(const char *text, uint32_t *dtype) {
+    for (*dtype = CATTN_F32; *dtype <= CATTN_BF16; ++*dtype)
+        if (strcmp(text, bench_dtype_name(*dtype)) == 0)
+            return 0;
+    return complain("--dtype takes f32, f16 or bf16, not '%s'", text);
+}
+
+static int parse_variants(const char *text, int *wanted) {
+    memset(wanted, 0, BENCH_N_VARIANTS * sizeof *wanted);
+    for (;;) {
+        size_t length = strcspn(text, ",");
+        int found = 0;
+        for (int i = 0; i < BENCH_N_VARIANTS; i++)
+            if (strlen(bench_variants[i]->name) == length && memcmp(bench_variants[i]->name, text, length) == 0)
+                wanted[i] = found = 1;
+        if (!found)
+            return complain("no variant is called '%.*s'", (int)length, text);
+        if (text[length] == '\0')
+            return 0;
+        text += length + 1;
+    }
+}
+
+static int check_kernel(const char *kernel) {
+    const struct cattn_backend *cpu = cattn_backend_find("cpu");
+
+    for (unsigned i = 0; cpu->kernel_name(i) != NULL; i++)
+        if (strcmp(cpu->kernel_name(i), kernel) == 0)
+            return 0;
+    return complain("no kernel '%s' runs here", kernel);
+}
+
+static int check_shape(const struct bench_shape *s) {
+    if (s->heads % s->kv_heads != 0)
+        return complain("--kv-heads %u does not divide --heads %u", s->kv_heads, s->heads);
+    if (s->chunk != 32 && s->chunk != 64 && s->chunk != 128 && s->chunk != 256)
+        return complain("--chunk takes 32, 64, 128 or 256, not %u", s->chunk);
+    if (s->shared % s->chunk != 0)
+        return complain("--shared %u is not whole chunks of %u", s->shared, s->chunk);
+    if (s->shared + s->private == 0)
+        return complain("--shared and --private are both 0");
+    return s->kernel != NULL ? check_kernel(s->kernel) : 0;
+}
+
+/* The lengths of the paper's table; shorter and narrower for a quick run. */
+static int set_shapes(struct bench_options *options, const char *grid, int shared_given, int heads_given) {
+    static const uint32_t table3[] = {0, 1024, 2048, 4096}, quick[] = {1024, 2048};
+    const uint32_t *lengths = grid != NULL ? table3 : options->quick && !shared_given ? quick : NULL;
+    struct bench_shape first = options->shapes[0];
+
+    if (options->quick && !heads_given)
+        first.heads = 8;
+    if (first.kv_heads == 0)
+        first.kv_heads = first.heads;
+    options->n_shapes = grid != NULL ? 4 : lengths != NULL ? 2 : 1;
+    for (uint32_t i = 0; i < options->n_shapes; i++) {
+        options->shapes[i] = first;
+        if (lengths != NULL)
+            options->shapes[i].shared = lengths[i];
+        if (check_shape(&options->shapes[i]) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static uint64_t default_memory(const struct bench_options *options) {
+    uint64_t usual = options->quick ? UINT64_C(256000000) : UINT64_C(1600000000), caches = 2 * bench_last_level_cache();
+    return usual > caches ? usual : caches;
+}
+
+static const struct bench_options defaults = {
+    .shapes = {{.batch = 32, .heads = 32, .head_dim = 128, .chunk = 64, .shared = 1024, .private = 64}},
+    .passes = 3,
+    .turn_seconds = -1.0, /* not given */
+};
+
+enum option_name {
+    BATCH, HEADS, KV_HEADS, HEAD_DIM, CHUNK, SHARED, PRIVATE, THREADS, PASSES, /* numbers */
+    DTYPE, GRID, VARIANTS, KERNEL, SECONDS, MEMORY, WARM, QUICK, CSV, HELP
+};
+
+static const struct option names[] = {
+    {"batch", 1, NULL, BATCH}, {"heads", 1, NULL, HEADS}, {"kv-heads", 1, NULL, KV_HEADS},
+    {"head-dim", 1, NULL, HEAD_DIM}, {"chunk", 1, NULL, CHUNK}, {"shared", 1, NULL, SHARED},
+    {"private", 1, NULL, PRIVATE}, {"threads", 1, NULL, THREADS}, {"passes", 1, NULL, PASSES},
+    {"dtype", 1, NULL, DTYPE}, {"grid", 1, NULL, GRID}, {"variants", 1, NULL, VARIANTS},
+    {"kernel", 1, NULL, KERNEL}, {"seconds", 1, NULL, SECONDS}, {"memory", 1, NULL, MEMORY},
+    {"warm", 0, NULL, WARM}, {"quick", 0, NULL, QUICK}, {"csv", 1, NULL, CSV}, {"help", 0, NULL, HELP}, {NULL, 0, NULL, 0},
+};
+
+static int set_number(struct bench_options *options, int option, const char *text) {
+    static const uint64_t limits[][2] = {
+        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},       [KV_HEADS] = {1, 1024},
+        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},        [SHARED] = {0, 1 << 20},
+        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024},     [PASSES] = {1, BENCH_MAX_PASSES},
+    };
+    struct bench_shape *s = &options->shapes[0];
+    uint32_t *const targets[] = {
+        [BATCH] = &s->batch,     [HEADS] = &s->heads,   [KV_HEADS] = &s->kv_heads, [HEAD_DIM] = &s->head_dim,
+        [CHUNK] = &s->chunk,     [SHARED] = &s->shared, [PRIVATE] = &s->private,   [THREADS] = &s->threads,
+        [PASSES] = &options->passes,
+    };
+    uint64_t value;
+
+    if (parse_number(names[option].name, text, limits[option][0], limits[option][1], &value) != 0)
+        return -1;
+    *targets[option] = (uint32_t)value;
+    return 0;
+}
+
+static int parse_all(struct bench_options *options, int argc, char **argv, int *helped) {
+    const char *grid = NULL, *variants = NULL;
+    int option, given[HELP + 1] = {0}, status = 0;
+
+    while (status == 0 && (option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+        if (option == '?')
+            return -1;
+        given[option] = 1;
+        switch (option) {
+        case DTYPE: status = parse_dtype(optarg, &options->shapes[0].dtype); break;
+        case GRID: grid = optarg; break;
+        case VARIANTS: variants = optarg; break;
+        case KERNEL: options->shapes[0].kernel = optarg; break;
+        case SECONDS: status = parse_seconds("seconds", optarg, &options->turn_seconds); break;
+        case MEMORY: status = parse_size("memory", optarg, &options->memory); break;
+        case WARM: options->warm = 1; break;
+        case QUICK: options->quick = 1; break;
+        case CSV: options->csv = optarg; break;
+        case HELP: *helped = 1; return 0;
+        default: status = set_number(options, option, optarg);
+        }
+    }
+    if (status != 0)
+        return status;
+    if (optind < argc)
+        return complain("unexpected argument '%s'", argv[optind]);
+    if (grid != NULL && strcmp(grid, "table3") != 0)
+        return complain("--grid takes table3, not '%s'", grid);
+    if (variants == NULL)
+        variants = options->quick ? "paged,paged_shared,chunk,read" : "naive,paper,onednn,paged,paged_shared,chunk,read";
+    if (parse_variants(variants, options->wanted) != 0)
+        return -1;
+    return set_shapes(options, grid, given[SHARED], given[HEADS] || given[KV_HEADS]);
+}
+
+int bench_options_parse(struct bench_options *options, int argc, char **argv, int *status) {
+    int helped = 0;
+
+    *options = defaults;
+    options->shapes[0].threads = cattn_cpu_count();
+    if (parse_all(options, argc, argv, &helped) != 0) {
+        fputs("Try --help.\n", stderr);
+        *status = 2;
+        return -1;
+    }
+    if (helped) {
+        fputs(help, stdout);
+        *status = 0;
+        return -1;
+    }
+    if (options->turn_seconds < 0.0)
+        options->turn_seconds = options->quick ? 0.15 : 0.3;
+    if (options->memory == 0)
+        options->memory = default_memory(options);
+    return 0;
+}

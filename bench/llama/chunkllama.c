@@ -1,0 +1,405 @@
+/* A Llama that decodes a batch of requests through libchunkattention: it measures the library end to end, and shows
+ * how an engine uses it (engine.c for the loop, model.c for the layers). */
+#include "chunkattention.h"
+
+#include "demo.h"
+#include "engine.h"
+#include "fault.h"
+#include "gguf.h"
+#include "linear.h"
+#include "model.h"
+#include "report.h"
+#include "requests.h"
+#include "tokenizer.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXIT_USAGE 2
+#define DEFAULT_SHAPE "110m"
+
+struct settings {
+    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits;
+    const char **prompts;
+    size_t n_prompts;
+    uint64_t n_predict, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
+    bool ids, stats, no_sharing, ignore_eos, exact_linear, demo, help, list_kernels;
+};
+
+enum kind { FLAG, TEXT, NUMBER, PROMPT };
+
+static const struct option {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+    uint64_t least, most;
+} options[] = {
+    {"--model", TEXT, offsetof(struct settings, model), 0, 0},
+    {"--prompt", PROMPT, 0, 0, 0},
+    {"--requests", TEXT, offsetof(struct settings, requests), 0, 0},
+    {"--n-predict", NUMBER, offsetof(struct settings, n_predict), 1, INT32_MAX},
+    {"--ids", FLAG, offsetof(struct settings, ids), 0, 0},
+    {"--stats", FLAG, offsetof(struct settings, stats), 0, 0},
+    {"--no-sharing", FLAG, offsetof(struct settings, no_sharing), 0, 0},
+    {"--chunk", NUMBER, offsetof(struct settings, chunk), 1, UINT32_MAX},
+    {"--kernel", TEXT, offsetof(struct settings, kernel), 0, 0},
+    {"--kv-dtype", TEXT, offsetof(struct settings, kv_dtype), 0, 0},
+    {"--kv-tokens", NUMBER, offsetof(struct settings, kv_tokens), 1, INT64_MAX},
+    {"--threads", NUMBER, offsetof(struct settings, threads), 1, 1024},
+    {"--prefill-rows", NUMBER, offsetof(struct settings, prefill_rows), 1, UINT32_MAX},
+    {"--max-batch", NUMBER, offsetof(struct settings, max_batch), 1, UINT32_MAX},
+    {"--ignore-eos", FLAG, offsetof(struct settings, ignore_eos), 0, 0},
+    {"--exact-linear", FLAG, offsetof(struct settings, exact_linear), 0, 0},
+    {"--shape", TEXT, offsetof(struct settings, shape), 0, 0},
+    {"--seed", NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
+    {"--logits", TEXT, offsetof(struct settings, logits), 0, 0},
+    {"--list-kernels", FLAG, offsetof(struct settings, list_kernels), 0, 0},
+    {"--demo", FLAG, offsetof(struct settings, demo), 0, 0},
+    {"--help", FLAG, offsetof(struct settings, help), 0, 0},
+};
+
+static const char usage[] =
+    "Usage: chunkllama [--model FILE.gguf] --prompt TEXT [--prompt TEXT ...] [OPTION ...]\n"
+    "       chunkllama [--model FILE.gguf] --requests FILE.jsonl [OPTION ...]\n"
+    "       chunkllama --demo [OPTION ...]\n"
+    "Decodes a batch of requests, greedily, with one copy of the K and V of every shared prefix.\n"
+    "\n"
+    "  --model FILE       a Llama in GGUF form (F32, F16 or BF16); without it a model of seeded random weights, whose\n"
+    "                     output is printed as token ids\n"
+    "  --shape NAME       shape of the random model:";
+
+static const char usage_options[] =
+    " (" DEFAULT_SHAPE ")\n"
+    "  --seed N           its seed (1)\n"
+    "  --prompt TEXT      a request\n"
+    "  --requests FILE    a request a line: {\"prompt\": text} or {\"ids\": [...]}, and \"max_tokens\" if it likes\n"
+    "  --n-predict N      tokens to generate where a request says nothing (64)\n"
+    "  --ignore-eos       do not stop at the end-of-text tokens\n"
+    "  --max-batch N      requests that run at once (all)\n"
+    "  --prefill-rows N   tokens of a prompt in a step, for each request (all)\n"
+    "  --no-sharing       a namespace for each request, so that nothing is shared\n"
+    "  --chunk N          tokens of a chunk: 32, 64, 128 or 256 (64)\n"
+    "  --kernel NAME      kernel of the attention (the best); --list-kernels prints those that run here\n"
+    "  --kv-dtype TYPE    of the stored K and V: f32, f16 or bf16 (f32)\n"
+    "  --kv-tokens N      size of the pool (room for all requests); less makes requests wait\n"
+    "  --threads N        threads (as many as CPUs)\n"
+    "  --exact-linear     linear layers whose rows do not depend on the batch, bit for bit\n"
+    "  --ids              print a JSON object a request: {\"prompt_ids\": [...], \"output_ids\": [...]}\n"
+    "  --logits FILE      write the logits after each prompt, f32, in the order of the requests\n"
+    "  --stats            print statistics to standard error\n"
+    "  --demo             eight requests with one system prompt, with and without sharing\n";
+
+static void print_help(void)
+{
+    fputs(usage, stdout);
+    for (unsigned i = 0; model_shape_name(i); i++)
+        printf(" %s", model_shape_name(i));
+    fputs(usage_options, stdout);
+}
+
+/* ---- the command line --------------------------------------------------------------------------------------------- */
+
+static int parse_number(const struct option *option, const char *text, uint64_t *number, struct fault *fault)
+{
+    char *end;
+
+    errno = 0;
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || errno || value < option->least || value > option->most)
+        return fault_set(fault, "%s takes a number from %llu to %llu", option->name, (unsigned long long)option->least,
+                         (unsigned long long)option->most);
+    *number = value;
+    return 0;
+}
+
+static int set_option(struct settings *settings, const struct option *option, const char *argument,
+                      struct fault *fault)
+{
+    char *place = (char *)settings + option->offset;
+
+    switch (option->kind) {
+    case FLAG: *(bool *)place = true; return 0;
+    case TEXT: *(const char **)place = argument; return 0;
+    case PROMPT: settings->prompts[settings->n_prompts++] = argument; return 0;
+    default: return parse_number(option, argument, (uint64_t *)place, fault);
+    }
+}
+
+static const struct option *find_option(const char *name)
+{
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        if (strcmp(options[i].name, name) == 0)
+            return &options[i];
+    }
+    return NULL;
+}
+
+static int parse_arguments(struct settings *settings, int argc, char **argv, struct fault *fault)
+{
+    for (int i = 1; i < argc; i++) {
+        const struct option *option = find_option(argv[i]);
+
+        if (!option)
+            return fault_set(fault, "unknown option '%s'", argv[i]);
+        if (option->kind != FLAG && ++i == argc)
+            return fault_set(fault, "%s takes an argument", option->name);
+        if (set_option(settings, option, argv[i], fault))
+            return -1;
+    }
+    if (settings->help || settings->list_kernels)
+        return 0;
+    if (!settings->demo && !settings->n_prompts && !settings->requests)
+        return fault_set(fault, "no requests: give --prompt, --requests or --demo");
+    if (settings->demo && (settings->n_prompts || settings->requests))
+        return fault_set(fault, "--demo has its own requests");
+    if (settings->model && settings->shape)
+        return fault_set(fault, "--shape is for random models, --model is a file");
+    return 0;
+}
+
+static int parse_dtype(const char *name, uint32_t *dtype, struct fault *fault)
+{
+    for (*dtype = CATTN_F32; *dtype <= CATTN_BF16; (*dtype)++) {
+        if (!name || strcmp(name, dtype_name(*dtype)) == 0)
+            return 0;
+    }
+    return fault_set(fault, "--kv-dtype takes f32, f16 or bf16");
+}
+
+/* ---- a run -------------------------------------------------------------------------------------------------------- */
+
+struct run {
+    const struct settings *settings;
+    struct gguf *gguf;
+    struct tokenizer *tokenizer;
+    struct model model;
+    struct linear linear;
+    struct requests requests;
+    struct engine_options options;
+    float *logits; /* of --logits */
+    struct fault *fault;
+};
+
+static int load_file(struct run *run)
+{
+    struct fault reason;
+
+    if (gguf_open(run->settings->model, &run->gguf, run->fault))
+        return -1;
+    if (model_load(&run->model, run->gguf, &reason) || tokenizer_open(run->gguf, &run->tokenizer, &reason))
+        return fault_set(run->fault, "%s: %s", run->settings->model, reason.text);
+    if (run->tokenizer && tokenizer_size(run->tokenizer) != run->model.shape.vocabulary)
+        return fault_set(run->fault, "%s: %lu tokens have names, %lu have embeddings", run->settings->model,
+                         (unsigned long)tokenizer_size(run->tokenizer), (unsigned long)run->model.shape.vocabulary);
+    return 0;
+}
+
+static int make_random(struct run *run)
+{
+    const char *name = run->settings->shape ? run->settings->shape : DEFAULT_SHAPE;
+    const struct model_shape *shape = model_shape_named(name);
+
+    if (!shape)
+        return fault_set(run->fault, "--shape: unknown name '%s'", name);
+    fprintf(run->settings->demo ? stdout : stderr,
+            "The model is random (shape %s, seed %llu): its output means nothing, its speed and memory do.\n", name,
+            (unsigned long long)run->settings->seed);
+    run->tokenizer = tokenizer_bytes();
+    if (!run->tokenizer)
+        return fault_set(run->fault, "out of memory");
+    return model_random(&run->model, shape, run->settings->seed, run->fault);
+}
+
+static int collect_requests(struct run *run)
+{
+    const struct settings *settings = run->settings;
+    const struct request_rules rules = {run->tokenizer, run->model.shape.vocabulary, run->model.shape.context,
+                                        (size_t)settings->n_predict};
+
+    for (size_t i = 0; i < settings->n_prompts; i++) {
+        if (requests_add_text(&run->requests, &rules, settings->prompts[i], strlen(settings->prompts[i]),
+                              rules.max_tokens, run->fault))
+            return -1;
+    }
+    if (settings->demo)
+        return demo_requests(&run->requests, &rules, run->fault);
+    return settings->requests ? requests_read(&run->requests, &rules, settings->requests, run->fault) : 0;
+}
+
+static void keep_logits(void *context, size_t request, size_t n_output, const float *logits)
+{
+    const struct run *run = context;
+    const size_t n = run->model.shape.vocabulary;
+
+    if (n_output == 0)
+        memcpy(run->logits + request * n, logits, n * sizeof *logits);
+}
+
+static int choose_options(struct run *run)
+{
+    const struct settings *settings = run->settings;
+    /* Random weights and a fixed number of tokens make runs that can be compared. */
+    const bool stops = run->tokenizer && run->gguf && !settings->ignore_eos;
+
+    run->options = (struct engine_options){
+        .kernel = settings->kernel,
+        .chunk_tokens = (uint32_t)settings->chunk,
+        .n_threads = (uint32_t)settings->threads,
+        .prefill_rows = (size_t)settings->prefill_rows,
+        .max_batch = (size_t)settings->max_batch,
+        .kv_tokens = settings->kv_tokens,
+        .no_sharing = settings->no_sharing,
+        .stop = {stops ? tokenizer_bos(run->tokenizer) : -1, stops ? tokenizer_eos(run->tokenizer) : -1},
+        .context = run,
+    };
+    if (settings->logits) {
+        run->logits = calloc(run->requests.n + 1, run->model.shape.vocabulary * sizeof *run->logits);
+        run->options.observer = keep_logits;
+        if (!run->logits)
+            return fault_set(run->fault, "out of memory");
+    }
+    return parse_dtype(settings->kv_dtype, &run->options.kv_dtype, run->fault);
+}
+
+static int write_logits(const struct run *run)
+{
+    const char *path = run->settings->logits;
+    const size_t n = run->requests.n * run->model.shape.vocabulary;
+    FILE *file = fopen(path, "wb");
+
+    if (!file)
+        return fault_set(run->fault, "%s: %s", path, strerror(errno));
+    const bool written = fwrite(run->logits, sizeof *run->logits, n, file) == n;
+    return fclose(file) == 0 && written ? 0 : fault_set(run->fault, "%s: cannot be written", path);
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------- */
+
+static void print_ids(const int32_t *ids, size_t n)
+{
+    putchar('[');
+    for (size_t i = 0; i < n; i++)
+        printf("%s%ld", i ? ", " : "", (long)ids[i]);
+    putchar(']');
+}
+
+static void print_json(const struct request *request)
+{
+    printf("{\"prompt_ids\": ");
+    print_ids(request->ids, request->n_prompt);
+    printf(", \"output_ids\": ");
+    print_ids(request->ids + request->n_prompt, request->n_ids - request->n_prompt);
+    printf("}\n");
+}
+
+static int print_text(const struct run *run, const struct request *request)
+{
+    size_t length;
+
+    if (!run->tokenizer || !run->gguf) {
+        print_ids(request->ids + request->n_prompt, request->n_ids - request->n_prompt);
+        putchar('\n');
+        return 0;
+    }
+    char *text = tokenizer_decode(run->tokenizer, request->ids, request->n_ids, &length);
+    if (!text)
+        return fault_set(run->fault, "out of memory");
+    fwrite(text, 1, length, stdout);
+    putchar('\n');
+    free(text);
+    return 0;
+}
+
+static int print_outputs(const struct run *run)
+{
+    const size_t n = run->requests.n;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct request *request = &run->requests.list[i];
+
+        if (run->settings->ids) {
+            print_json(request);
+            continue;
+        }
+        if (n > 1)
+            printf("%s== request %zu: %zu + %zu tokens\n", i ? "\n" : "", i + 1, request->n_prompt,
+                   request->n_ids - request->n_prompt);
+        if (print_text(run, request))
+            return -1;
+    }
+    return fflush(stdout) || ferror(stdout) ? fault_set(run->fault, "standard output cannot be written") : 0;
+}
+
+static int decode(struct run *run)
+{
+    struct engine_report report;
+
+    if (engine_run(&run->model, &run->linear, &run->options, &run->requests, &report, run->fault) ||
+        (run->logits && write_logits(run)) || print_outputs(run))
+        return -1;
+    if (run->settings->stats)
+        report_stats(stderr, &report, &run->linear);
+    return 0;
+}
+
+static int run_all(struct run *run)
+{
+    const struct settings *settings = run->settings;
+
+    linear_init(&run->linear, settings->exact_linear, (unsigned)settings->threads);
+    if (run->linear.refused)
+        fprintf(settings->demo ? stdout : stderr, "%s gives wrong products here; linear layers by %s.\n",
+                run->linear.refused, run->linear.name);
+    if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || choose_options(run))
+        return -1;
+    if (!settings->demo)
+        return decode(run);
+    return demo_run(&run->model, &run->linear, &run->options, &run->requests, run->gguf ? run->tokenizer : NULL,
+                    run->fault);
+}
+
+static void release(struct run *run)
+{
+    requests_release(&run->requests);
+    model_release(&run->model);
+    tokenizer_close(run->tokenizer);
+    gguf_close(run->gguf);
+    free(run->logits);
+}
+
+static void list_kernels(void)
+{
+    for (unsigned i = 0; cattn_kernel_name(i); i++)
+        puts(cattn_kernel_name(i));
+}
+
+int main(int argc, char **argv)
+{
+    struct settings settings = {.n_predict = 64, .seed = 1};
+    struct fault fault = {""};
+    struct run run = {.settings = &settings, .fault = &fault};
+    int status = EXIT_SUCCESS;
+
+    settings.prompts = calloc((size_t)argc + 1, sizeof *settings.prompts);
+    if (!settings.prompts)
+        return EXIT_FAILURE;
+    if (parse_arguments(&settings, argc, argv, &fault)) {
+        fprintf(stderr, "chunkllama: %s\nchunkllama --help lists the options.\n", fault.text);
+        status = EXIT_USAGE;
+    } else if (settings.help) {
+        print_help();
+    } else if (settings.list_kernels) {
+        list_kernels();
+    } else if (run_all(&run)) {
+        fflush(stdout);
+        fprintf(stderr, "chunkllama: %s\n", fault.text);
+        status = EXIT_FAILURE;
+    }
+    release(&run);
+    free(settings.prompts);
+    return status;
+}

@@ -1,0 +1,49 @@
+/* The batch loop: opens requests, prefills them in pieces, decodes them together through the library. */
+#ifndef LLAMA_ENGINE_H
+#define LLAMA_ENGINE_H
+
+#include "chunkattention.h"
+
+#include "fault.h"
+#include "linear.h"
+#include "model.h"
+#include "requests.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Called with the logits that follow n_output generated tokens of a request. */
+typedef void engine_observer(void *context, size_t request, size_t n_output, const float *logits);
+
+struct engine_options {
+    const char *kernel; /* NULL: the library's choice */
+    uint32_t chunk_tokens, kv_dtype, n_threads;
+    size_t prefill_rows; /* tokens of a prompt in a step, at most; 0: no limit but the step's */
+    size_t max_batch;    /* requests that run at once; 0: all */
+    uint64_t kv_tokens;  /* size of the pool; 0: room for all requests */
+    bool no_sharing;     /* a namespace for each request */
+    int32_t stop[2];     /* tokens that end a request; -1: none */
+    engine_observer *observer;
+    void *context;
+};
+
+struct engine_report {
+    struct cattn_info info;
+    struct cattn_stats stats; /* as the last step left it */
+    double prefill_seconds;   /* of steps with tokens of a prompt */
+    double decode_seconds;    /* of the others */
+    uint64_t prompt_tokens;
+    uint64_t prompt_hits;     /* of them found in the cache */
+    uint64_t decode_tokens;   /* generated in decode_seconds */
+    uint64_t output_tokens;
+    uint64_t n_steps;
+    uint64_t peak_bytes;          /* of K and V that running requests held, whole chunks */
+    uint64_t peak_unshared_bytes; /* what the same requests would have held, each its own */
+};
+
+/* Runs all requests to their ends. */
+int engine_run(const struct model *model, const struct linear *linear, const struct engine_options *options,
+               struct requests *requests, struct engine_report *report, struct fault *fault);
+
+#endif

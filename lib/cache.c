@@ -1,0 +1,252 @@
+#define _DEFAULT_SOURCE 1
+#include "cache.h"
+
+#include "hash.h"
+#include "memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef __linux__
+#include <sys/random.h>
+#endif
+
+#define MAX_HEADS 65535
+#define MAX_LAYERS 65535
+#define MAX_HEAD_DIM 4096
+#define MAX_THREADS 1024
+#define MAX_SLOTS INT32_MAX
+#define DEFAULT_CHUNK_TOKENS 64
+#define MAX_STRUCT_SIZE 4096 /* a size beyond it was never set */
+
+/* ---- structs of the caller */
+
+static size_t size_of(const void *object)
+{
+    size_t size;
+    memcpy(&size, object, sizeof(size));
+    return size;
+}
+
+bool cattn_struct_readable(const void *object, size_t known)
+{
+    size_t size = size_of(object);
+    if (size < known || size > MAX_STRUCT_SIZE)
+        return false;
+    for (size_t i = known; i < size; i++) {
+        if (((const unsigned char *)object)[i])
+            return false;
+    }
+    return true;
+}
+
+bool cattn_struct_writable(void *object, size_t known)
+{
+    size_t size = size_of(object);
+    if (size < known || size > MAX_STRUCT_SIZE)
+        return false;
+    memset((unsigned char *)object + known, 0, size - known);
+    return true;
+}
+
+/* ---- make and destroy */
+
+/* Tokens are compared after every hit, so a guess that an attacker could make costs time, never a wrong answer. */
+static uint64_t random_seed(const void *address)
+{
+    uint64_t seed = 0;
+#ifdef __linux__
+    if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) == (ssize_t)sizeof(seed))
+        return seed;
+#endif
+    seed = cattn_hash_mix(seed, (uint64_t)(uintptr_t)address);
+    seed = cattn_hash_mix(seed, (uint64_t)time(NULL));
+    return cattn_hash_mix(seed, (uint64_t)clock());
+}
+
+int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend *backend, const char *kernel,
+                     uint32_t flags, struct cattn_cache **cache)
+{
+    struct cattn_cache *made = cattn_calloc(1, sizeof(*made));
+    if (!made)
+        return CATTN_ENOMEM;
+    made->shape = *shape;
+    made->backend = backend;
+    made->block_bytes = backend->block_bytes(shape);
+    cattn_sequences_init(&made->sequences);
+    int status =
+        cattn_tree_init(&made->tree, shape->n_slots, shape->chunk_tokens, !(flags & CATTN_NO_RETAIN), random_seed(made));
+    if (!status)
+        status = cattn_work_init(&made->work, shape->n_slots, shape->chunk_tokens);
+    if (!status)
+        status = backend->open(shape, kernel, &made->store);
+    if (status) {
+        made->store = NULL;
+        cattn_cache_destroy(made);
+        return status;
+    }
+    *cache = made;
+    return CATTN_OK;
+}
+
+void cattn_cache_destroy(cattn_cache *cache)
+{
+    if (!cache)
+        return;
+    while (cache->steps)
+        cattn_step_destroy(cache->steps);
+    cattn_sequences_release(&cache->sequences);
+    cattn_work_release(&cache->work);
+    cattn_tree_release(&cache->tree);
+    if (cache->store)
+        cache->backend->close(cache->store);
+    cattn_free(cache);
+}
+
+/* ---- the configuration */
+
+static bool in_range(uint32_t value, uint32_t most)
+{
+    return value >= 1 && value <= most;
+}
+
+/* All of the shape but the slots and threads. */
+static int check_shape(const struct cattn_config *config, struct cattn_shape *shape)
+{
+    uint32_t c = config->chunk_tokens ? config->chunk_tokens : DEFAULT_CHUNK_TOKENS;
+    uint32_t v_head_dim = config->v_head_dim ? config->v_head_dim : config->head_dim;
+    if (!in_range(config->n_layers, MAX_LAYERS) || !in_range(config->n_heads, MAX_HEADS) ||
+        !in_range(config->n_kv_heads, MAX_HEADS) || config->n_heads % config->n_kv_heads ||
+        !in_range(config->head_dim, MAX_HEAD_DIM) || !in_range(v_head_dim, MAX_HEAD_DIM))
+        return CATTN_EINVAL;
+    if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 || config->kv_dtype > CATTN_BF16 ||
+        config->flags & ~(uint32_t)CATTN_NO_RETAIN || config->n_threads > MAX_THREADS)
+        return CATTN_EINVAL;
+    *shape = (struct cattn_shape){.n_layers = config->n_layers,
+                                  .n_heads = config->n_heads,
+                                  .n_kv_heads = config->n_kv_heads,
+                                  .head_dim = config->head_dim,
+                                  .v_head_dim = v_head_dim,
+                                  .chunk_tokens = c,
+                                  .io_dtype = config->io_dtype,
+                                  .kv_dtype = config->kv_dtype};
+    return CATTN_OK;
+}
+
+static uint64_t slot_bytes(const struct cattn_shape *shape, uint64_t block_bytes)
+{
+    return block_bytes * shape->n_kv_heads * shape->n_layers; /* at most 2^24 * 2^16 * 2^16 */
+}
+
+static int count_slots(const struct cattn_config *config, struct cattn_shape *shape, uint64_t bytes)
+{
+    uint64_t c = shape->chunk_tokens, n_slots = UINT64_MAX;
+    if (config->max_tokens)
+        n_slots = config->max_tokens / c + (config->max_tokens % c > 0);
+    if (config->max_bytes && n_slots > config->max_bytes / bytes)
+        n_slots = config->max_bytes / bytes;
+    if (!n_slots || n_slots > MAX_SLOTS)
+        return CATTN_EINVAL;
+    if (n_slots > (SIZE_MAX / 2) / bytes)
+        return CATTN_ENOMEM;
+    shape->n_slots = (uint32_t)n_slots;
+    return CATTN_OK;
+}
+
+/* What the config says, else the environment, else NULL. */
+static const char *chosen(const char *name, const char *variable)
+{
+    if (name)
+        return name;
+    name = getenv(variable);
+    return name && *name ? name : NULL; /* an empty variable says nothing */
+}
+
+static const struct cattn_backend *choose_backend(const char *name)
+{
+    const struct cattn_backend *backend;
+    if (name) {
+        backend = cattn_backend_find(name);
+        return backend && backend->usable() ? backend : NULL;
+    }
+    for (unsigned i = 0; (backend = cattn_backend_at(i)) && !backend->usable();)
+        i++;
+    return backend;
+}
+
+int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache)
+{
+    struct cattn_shape shape;
+    if (!config || !cache || !cattn_struct_readable(config, sizeof(*config)) || check_shape(config, &shape) ||
+        (!config->max_tokens && !config->max_bytes))
+        return CATTN_EINVAL;
+    const struct cattn_backend *backend = choose_backend(chosen(config->backend, "CATTN_BACKEND"));
+    uint64_t block_bytes = backend ? backend->block_bytes(&shape) : 0;
+    if (!block_bytes)
+        return CATTN_ENOTSUP;
+    int status = count_slots(config, &shape, slot_bytes(&shape, block_bytes));
+    if (status)
+        return status;
+    shape.n_threads = config->n_threads ? config->n_threads : backend->default_threads();
+    if (shape.n_threads > MAX_THREADS)
+        shape.n_threads = MAX_THREADS;
+    return cattn_cache_make(&shape, backend, chosen(config->kernel, "CATTN_KERNEL"), config->flags, cache);
+}
+
+/* ---- what can be observed */
+
+int cattn_cache_info(const cattn_cache *cache, struct cattn_info *info)
+{
+    if (!cache || !info || !cattn_struct_writable(info, sizeof(*info)))
+        return CATTN_EINVAL;
+    const struct cattn_shape *shape = &cache->shape;
+    int exact = 0;
+    info->backend = cache->backend->name;
+    info->kernel = cache->backend->kernel(cache->store, &exact);
+    info->exact = exact != 0;
+    info->n_threads = shape->n_threads;
+    info->chunk_tokens = shape->chunk_tokens;
+    info->n_layers = shape->n_layers;
+    info->n_heads = shape->n_heads;
+    info->n_kv_heads = shape->n_kv_heads;
+    info->head_dim = shape->head_dim;
+    info->v_head_dim = shape->v_head_dim;
+    info->io_dtype = shape->io_dtype;
+    info->kv_dtype = shape->kv_dtype;
+    info->n_slots = shape->n_slots;
+    info->slot_bytes = slot_bytes(shape, cache->block_bytes);
+    return CATTN_OK;
+}
+
+static void count_sequences(const struct cattn_sequences *sequences, struct cattn_stats *stats)
+{
+    stats->n_sequences = stats->sequence_tokens = 0;
+    for (uint32_t i = 0; i < sequences->n; i++) {
+        const struct cattn_sequence *sequence = sequences->handles[i].sequence;
+        if (sequence && !sequence->closed) {
+            stats->n_sequences++;
+            stats->sequence_tokens += sequence->n_tokens;
+        }
+    }
+}
+
+int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats)
+{
+    if (!cache || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
+        return CATTN_EINVAL;
+    const struct cattn_tree *tree = &cache->tree;
+    count_sequences(&cache->sequences, stats);
+    stats->n_slots = tree->n_slots;
+    stats->used_slots = cattn_tree_used(tree);
+    stats->free_slots = tree->n_free;
+    stats->evictable_slots = tree->n_evictable;
+    stats->peak_used_slots = tree->peak_used;
+    stats->cached_tokens = tree->stored_tokens;
+    stats->used_bytes = stats->used_slots * slot_bytes(&cache->shape, cache->block_bytes);
+    stats->hits = cache->hits;
+    stats->misses = cache->misses;
+    stats->evictions = tree->evictions;
+    stats->read_bytes = cache->read_bytes;
+    stats->read_bytes_unshared = cache->read_bytes_unshared;
+    return CATTN_OK;
+}

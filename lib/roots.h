@@ -1,0 +1,46 @@
+/* Root records: a namespace until it is invalidated.  A record lives as long as a sequence or a slot refers to it, its
+ * name as long as the record, and a new record under an old name shares nothing with the old one. */
+#ifndef CATTN_ROOTS_H
+#define CATTN_ROOTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CATTN_NONE UINT32_MAX
+
+struct cattn_root {
+    uint64_t id; /* never used again */
+    uint64_t refs;
+    uint64_t hash;
+    unsigned char *name; /* any bytes; NULL: the record is free */
+    size_t name_length;
+    uint32_t next; /* in its bucket, or in the list of free records */
+    bool current;  /* the name still means this record */
+};
+
+struct cattn_roots {
+    struct cattn_root *records;
+    uint32_t *buckets; /* as many as records: the first record of each, or CATTN_NONE */
+    uint32_t n;        /* records in the array, a power of two */
+    uint32_t free;
+    uint64_t last_id;
+    uint64_t seed;
+};
+
+void cattn_roots_init(struct cattn_roots *roots, uint64_t seed);
+void cattn_roots_release(struct cattn_roots *roots);
+
+/* The record that a name means now, or CATTN_NONE. */
+uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, size_t length);
+
+/* Makes a record without references for a name that has none.  CATTN_ENOMEM: nothing changed. */
+int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, uint32_t *root);
+
+void cattn_roots_acquire(struct cattn_roots *roots, uint32_t root);
+void cattn_roots_drop(struct cattn_roots *roots, uint32_t root); /* the last reference frees the record */
+
+/* Takes the name away from a record. */
+void cattn_roots_retire(struct cattn_roots *roots, uint32_t root);
+
+#endif

@@ -1,0 +1,329 @@
+/* Compares what the cache says about itself with what a walk over everything finds.  Memory may have been overwritten,
+ * so no slot number is used before it was looked at. */
+#include "cache.h"
+
+#include "memory.h"
+
+#include <string.h>
+
+struct walk {
+    const struct cattn_cache *cache;
+    const struct cattn_tree *tree;
+    uint32_t n;             /* slots that were ever taken */
+    uint64_t *refs;         /* of each slot */
+    uint64_t *writers;      /* how many sequences write to it ... */
+    uint64_t *writer;       /* ... and the last one found */
+    uint32_t *children;
+    uint32_t *place;        /* in the recency list, from 1; 0: not in it */
+    uint64_t *root_refs;    /* of each root record */
+};
+
+static bool is_slot(const struct walk *walk, uint32_t slot)
+{
+    return slot < walk->n;
+}
+
+static bool is_used(const struct walk *walk, uint32_t slot)
+{
+    return is_slot(walk, slot) && walk->tree->slots[slot].root != CATTN_NONE;
+}
+
+static bool is_root(const struct walk *walk, uint32_t root)
+{
+    return root < walk->tree->roots.n && walk->tree->roots.records[root].name;
+}
+
+/* ---- who refers to what */
+
+static bool refer(const struct walk *walk, uint32_t slot, uint64_t n)
+{
+    if (!is_used(walk, slot))
+        return false;
+    walk->refs[slot] += n;
+    return true;
+}
+
+static void write_to(const struct walk *walk, uint32_t slot, uint64_t writer)
+{
+    walk->writers[slot]++;
+    walk->writer[slot] = writer;
+}
+
+/* The whole chunks of a sequence are published, one below the other, and have its tokens. */
+static bool check_chunks(const struct walk *walk, const struct cattn_sequence *sequence)
+{
+    const struct cattn_tree *tree = walk->tree;
+    uint32_t parent = CATTN_NONE;
+    for (size_t i = 0; i < sequence->n_chunks; i++) {
+        uint32_t slot = sequence->chunks[i];
+        if (!refer(walk, slot, 1))
+            return false;
+        const struct cattn_slot *x = &tree->slots[slot];
+        if (!x->published || x->parent != parent || x->root != sequence->root ||
+            memcmp(cattn_tree_tokens(tree, slot), sequence->tokens + i * tree->chunk_tokens,
+                   tree->chunk_tokens * sizeof(int32_t)))
+            return false;
+        parent = slot;
+    }
+    return true;
+}
+
+static bool check_tail(const struct walk *walk, const struct cattn_sequence *sequence)
+{
+    const struct cattn_tree *tree = walk->tree;
+    size_t n_whole = sequence->n_chunks * tree->chunk_tokens;
+    if (sequence->tail == CATTN_NONE)
+        return !sequence->t && !sequence->owns && sequence->n_tokens == n_whole;
+    if (!sequence->t || sequence->t >= tree->chunk_tokens || sequence->n_tokens != n_whole + sequence->t ||
+        !refer(walk, sequence->tail, 1))
+        return false;
+    const struct cattn_slot *x = &tree->slots[sequence->tail];
+    uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
+    if (sequence->owns)
+        write_to(walk, sequence->tail, sequence->handle);
+    return x->parent == parent && x->root == sequence->root && x->fill >= sequence->t &&
+           (!sequence->owns || x->fill == sequence->t) &&
+           !memcmp(cattn_tree_tokens(tree, sequence->tail), sequence->tokens + n_whole, sequence->t * sizeof(int32_t));
+}
+
+static bool check_sequences(const struct walk *walk)
+{
+    const struct cattn_sequences *sequences = &walk->cache->sequences;
+    for (uint32_t i = 0; i < sequences->n; i++) {
+        const struct cattn_sequence *sequence = sequences->handles[i].sequence;
+        if (!sequence)
+            continue;
+        if (sequence->handle != ((uint64_t)sequences->handles[i].generation << 32 | i) ||
+            !is_root(walk, sequence->root) || (sequence->closed && !sequence->in_step) ||
+            (sequence->in_step && !walk->cache->open_step) || !check_chunks(walk, sequence) ||
+            !check_tail(walk, sequence))
+            return false;
+        walk->root_refs[sequence->root]++;
+    }
+    return true;
+}
+
+static bool check_plan(const struct walk *walk, const struct cattn_step *step, const struct cattn_plan *plan)
+{
+    const uint32_t *slots;
+    size_t n = cattn_plan_holds(plan, &slots);
+    if (!plan->sequence->in_step)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (!refer(walk, slots[i], 1))
+            return false;
+    }
+    for (size_t i = 0; i < plan->n_pieces; i++) {
+        const struct cattn_piece *piece = &step->pieces[plan->first_piece + i];
+        if (!is_used(walk, piece->slot))
+            return false;
+        if (i || plan->how != CATTN_IN_PLACE) /* an own tail was counted with its sequence */
+            write_to(walk, piece->slot, plan->handle);
+    }
+    return true;
+}
+
+static bool check_step(const struct walk *walk)
+{
+    const struct cattn_step *step = walk->cache->open_step;
+    for (size_t i = 0; step && i < step->n_plans; i++) {
+        if (!check_plan(walk, step, &step->plans[i]))
+            return false;
+    }
+    return true;
+}
+
+/* A pin is a reference on each chunk from its leaf up. */
+static bool check_pins(const struct walk *walk)
+{
+    uint64_t n_pins = 0;
+    for (uint32_t leaf = 0; leaf < walk->n; leaf++) {
+        uint32_t n = walk->tree->slots[leaf].pins, length = 0;
+        n_pins += n;
+        for (uint32_t slot = leaf; n && slot != CATTN_NONE; slot = walk->tree->slots[slot].parent) {
+            if (length++ > walk->n || !refer(walk, slot, n))
+                return false;
+        }
+    }
+    return n_pins == walk->tree->n_pins;
+}
+
+/* ---- slots */
+
+static bool check_slot(const struct walk *walk, uint32_t slot)
+{
+    const struct cattn_tree *tree = walk->tree;
+    const struct cattn_slot *x = &tree->slots[slot];
+    uint64_t refs = walk->refs[slot], writers = walk->writers[slot];
+    if (!is_root(walk, x->root) || x->refs != refs || (!x->published && !refs) || x->fill > tree->chunk_tokens)
+        return false;
+    if (writers != (x->writer != 0) || (writers && walk->writer[slot] != x->writer) || (x->published && writers))
+        return false;
+    if ((x->dirty < x->fill && !walk->cache->open_step) || (x->published && x->fill != tree->chunk_tokens))
+        return false;
+    walk->root_refs[x->root]++;
+    if (x->parent == CATTN_NONE)
+        return true;
+    if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root ||
+        (refs && !walk->refs[x->parent]) || (x->published && !tree->slots[x->parent].published))
+        return false;
+    walk->children[x->parent] += x->published;
+    return true;
+}
+
+static bool check_slots(const struct walk *walk)
+{
+    uint64_t stored = 0;
+    for (uint32_t slot = 0; slot < walk->n; slot++) {
+        if (!is_used(walk, slot))
+            continue;
+        if (!check_slot(walk, slot))
+            return false;
+        stored += walk->tree->slots[slot].fill;
+    }
+    for (uint32_t slot = 0; slot < walk->n; slot++) {
+        if (walk->tree->slots[slot].children != walk->children[slot])
+            return false;
+    }
+    return stored == walk->tree->stored_tokens;
+}
+
+/* ---- lists */
+
+static bool check_free_list(const struct walk *walk)
+{
+    const struct cattn_tree *tree = walk->tree;
+    uint64_t n_unused = 0, n_listed = 0;
+    for (uint32_t slot = 0; slot < walk->n; slot++)
+        n_unused += !is_used(walk, slot);
+    for (uint32_t slot = tree->free; slot != CATTN_NONE; slot = tree->slots[slot].next) {
+        if (!is_slot(walk, slot) || is_used(walk, slot) || n_listed++ == n_unused)
+            return false;
+    }
+    return n_listed == n_unused && tree->n_free == n_unused + (tree->n_slots - walk->n);
+}
+
+/* Exactly the chunks without references, parents behind their children. */
+static bool check_recency(const struct walk *walk)
+{
+    const struct cattn_tree *tree = walk->tree;
+    uint32_t n = 0, before = CATTN_NONE;
+    for (uint32_t slot = tree->oldest; slot != CATTN_NONE; slot = tree->slots[slot].next) {
+        if (!is_used(walk, slot) || walk->place[slot] || tree->slots[slot].prev != before)
+            return false;
+        const struct cattn_slot *x = &tree->slots[slot];
+        if (x->refs || !x->published || !tree->roots.records[x->root].current ||
+            (x->parent != CATTN_NONE && walk->place[x->parent]))
+            return false;
+        walk->place[slot] = ++n;
+        before = slot;
+    }
+    if (tree->newest != before || tree->n_evictable != n)
+        return false;
+    for (uint32_t slot = 0; slot < walk->n; slot++) {
+        if (is_used(walk, slot) && !tree->slots[slot].refs != (walk->place[slot] > 0))
+            return false;
+    }
+    return true;
+}
+
+/* ---- the index */
+
+static uint64_t count_entries(const struct walk *walk, const struct cattn_table *table, bool *good)
+{
+    uint64_t n = 0;
+    for (uint64_t i = 0; i <= table->mask; i++) {
+        uint32_t entry = table->entries[i];
+        if (entry && (!is_used(walk, entry - 1) || !walk->tree->slots[entry - 1].published))
+            *good = false;
+        n += entry != 0;
+    }
+    return n;
+}
+
+/* The slot is found by its tokens, and by its first token among the others that begin with it. */
+static bool check_published(const struct walk *walk, uint32_t slot, uint64_t *n_chains)
+{
+    const struct cattn_tree *tree = walk->tree;
+    const struct cattn_slot *x = &tree->slots[slot];
+    const int32_t *tokens = cattn_tree_tokens(tree, slot);
+    uint64_t key = cattn_tree_key(tree, x->parent, x->root);
+    uint32_t hash = cattn_tree_hash(tree, key, tokens, tree->chunk_tokens);
+    if (x->hash != hash || cattn_tree_find(tree, x->parent, x->root, tokens, hash) != slot)
+        return false;
+    if (x->older != CATTN_NONE && (!is_used(walk, x->older) || tree->slots[x->older].newer != slot))
+        return false;
+    if (x->newer != CATTN_NONE) {
+        const struct cattn_slot *newer = &tree->slots[x->newer];
+        return is_used(walk, x->newer) && newer->published && newer->older == slot && newer->parent == x->parent &&
+               newer->root == x->root && *cattn_tree_tokens(tree, x->newer) == *tokens;
+    }
+    ++*n_chains;
+    return x->first_hash == cattn_tree_hash(tree, key, tokens, 1) &&
+           cattn_tree_find_first(tree, x->parent, x->root, *tokens) == slot;
+}
+
+static bool check_index(const struct walk *walk)
+{
+    bool good = true;
+    uint64_t n_published = 0, n_chains = 0;
+    uint64_t n_index = count_entries(walk, &walk->tree->index, &good);
+    uint64_t n_firsts = count_entries(walk, &walk->tree->firsts, &good);
+    /* a full table has no end to look for */
+    good = good && n_index <= walk->tree->index.mask && n_firsts <= walk->tree->firsts.mask;
+    for (uint32_t slot = 0; good && slot < walk->n; slot++) {
+        if (is_used(walk, slot) && walk->tree->slots[slot].published) {
+            n_published++;
+            good = check_published(walk, slot, &n_chains);
+        }
+    }
+    return good && n_index == n_published && n_firsts == n_chains;
+}
+
+static bool check_roots(const struct walk *walk)
+{
+    const struct cattn_roots *roots = &walk->tree->roots;
+    for (uint32_t i = 0; i < roots->n; i++) {
+        const struct cattn_root *root = &roots->records[i];
+        if (root->refs != walk->root_refs[i] || (root->name && !root->refs) || (root->current && !root->name))
+            return false;
+        if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)
+            return false;
+    }
+    return true;
+}
+
+static bool check_all(const struct walk *walk)
+{
+    return check_sequences(walk) && check_step(walk) && check_pins(walk) && check_slots(walk) && check_free_list(walk) &&
+           check_recency(walk) && check_index(walk) && check_roots(walk);
+}
+
+int cattn_cache_selfcheck(const cattn_cache *cache)
+{
+    if (!cache)
+        return CATTN_EINVAL;
+    const struct cattn_tree *tree = &cache->tree;
+    if (tree->n_touched > tree->n_slots)
+        return CATTN_ESTATE;
+    uint32_t n = tree->n_touched;
+    struct walk walk = {.cache = cache,
+                        .tree = tree,
+                        .n = n,
+                        .refs = cattn_calloc(n, sizeof(*walk.refs)),
+                        .writers = cattn_calloc(n, sizeof(*walk.writers)),
+                        .writer = cattn_calloc(n, sizeof(*walk.writer)),
+                        .children = cattn_calloc(n, sizeof(*walk.children)),
+                        .place = cattn_calloc(n, sizeof(*walk.place)),
+                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs))};
+    int status = CATTN_ENOMEM;
+    if (walk.refs && walk.writers && walk.writer && walk.children && walk.place && walk.root_refs)
+        status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
+    cattn_free(walk.refs);
+    cattn_free(walk.writers);
+    cattn_free(walk.writer);
+    cattn_free(walk.children);
+    cattn_free(walk.place);
+    cattn_free(walk.root_refs);
+    return status;
+}

@@ -1,0 +1,56 @@
+/* Sequences: whole chunks (each a reference), then at most one of: an own tail, or a borrow of the first t tokens of
+ * somebody's slot.  And the table that turns handles into them. */
+#ifndef CATTN_SEQUENCE_H
+#define CATTN_SEQUENCE_H
+
+#include "chunkattention.h"
+#include "tree.h"
+
+struct cattn_sequence {
+    cattn_seq handle;
+    uint32_t root;
+    uint32_t tail;      /* slot, or CATTN_NONE */
+    uint32_t t;         /* its tokens that count, 0 < t < chunk_tokens */
+    bool owns;          /* it is an own tail, not a borrow */
+    bool in_step;
+    bool closed;        /* while it was in the open step, at whose end it goes */
+    uint32_t *chunks;   /* slots; past n_chunks the open step keeps what it adds */
+    size_t n_chunks;
+    size_t chunks_capacity;
+    int32_t *tokens;    /* past n_tokens likewise */
+    size_t n_tokens;
+    size_t tokens_capacity;
+    uint64_t uncounted; /* tokens that open found and no step has counted yet */
+    uint64_t version;   /* of its slots: another number whenever they are not what they were */
+};
+
+struct cattn_handle {
+    struct cattn_sequence *sequence; /* NULL: free */
+    uint32_t generation;             /* from 1; the upper half of the handle */
+    uint32_t next;                   /* free handle */
+};
+
+struct cattn_sequences {
+    struct cattn_handle *handles;
+    size_t capacity;
+    uint32_t n;    /* handles in use at some time */
+    uint32_t free; /* first of the free ones among them, or CATTN_NONE */
+    uint64_t versions;
+};
+
+void cattn_sequences_init(struct cattn_sequences *sequences);
+void cattn_sequences_release(struct cattn_sequences *sequences);
+
+/* NULL: stale, forged or closed. */
+struct cattn_sequence *cattn_sequence_find(const struct cattn_cache *cache, cattn_seq handle);
+
+/* Room for so many chunks (and a tail) and tokens.  CATTN_ENOMEM: nothing changed. */
+int cattn_sequence_reserve(struct cattn_sequence *sequence, size_t n_chunks, size_t n_tokens);
+
+/* Its slots changed. */
+void cattn_sequence_touch(struct cattn_cache *cache, struct cattn_sequence *sequence);
+
+/* Drops all its references and frees it. */
+void cattn_sequence_remove(struct cattn_cache *cache, struct cattn_sequence *sequence);
+
+#endif

@@ -1,0 +1,115 @@
+/* The prefix tree: which tokens lie in which slot.  Nodes are full, published chunks; a slot that is being filled
+ * hangs below its parent without being found by anybody.  Slots are numbers into flat arrays: no pointers, no
+ * recursion.  Any chunk size from 1 up. */
+#ifndef CATTN_TREE_H
+#define CATTN_TREE_H
+
+#include "roots.h"
+
+struct cattn_slot {
+    uint64_t refs;          /* of sequences, pins and the open step */
+    uint64_t writer;        /* the sequence whose own tail this is; 0: nobody's */
+    uint64_t mark;          /* equal to the tree's mark: seen already in the walk that goes on */
+    uint32_t root;          /* CATTN_NONE: the slot is free */
+    uint32_t parent;        /* CATTN_NONE: a first chunk */
+    uint32_t children;      /* published chunks below */
+    uint32_t fill;          /* tokens stored */
+    uint32_t dirty;         /* one past the last token ever written since the slot was taken */
+    uint32_t pins;          /* that end here */
+    uint32_t next, prev;    /* in the recency list, or (next) in the list of free slots */
+    uint32_t newer, older;  /* published chunks with the same parent and first token */
+    uint32_t hash, first_hash; /* of (parent, tokens) and (parent, first token) */
+    bool published;
+};
+
+/* Open addressing with linear probing: slot + 1, or 0. */
+struct cattn_table {
+    uint32_t *entries;
+    uint32_t mask;
+};
+
+struct cattn_tree {
+    uint32_t n_slots, chunk_tokens;
+    bool retain;
+    bool constant_hash;         /* for tests: everything collides */
+    struct cattn_slot *slots;
+    int32_t *tokens;            /* [slot][chunk_tokens] */
+    uint32_t n_touched;         /* slots from here on were never taken */
+    uint32_t free, n_free;      /* n_free counts those never taken too */
+    uint32_t oldest, newest;    /* the recency list: unreferenced chunks, the first to be evicted is the oldest */
+    uint32_t n_evictable;
+    uint32_t peak_used;
+    uint64_t stored_tokens;     /* sum of the fills */
+    uint64_t evictions;
+    uint64_t n_pins;
+    uint64_t mark;
+    uint64_t seed;
+    struct cattn_table index;   /* published chunks by (parent, tokens) */
+    struct cattn_table firsts;  /* the newest of those with equal (parent, first token); the others follow by `older` */
+    struct cattn_roots roots;
+};
+
+/* CATTN_ENOMEM. */
+int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_tokens, bool retain, uint64_t seed);
+void cattn_tree_release(struct cattn_tree *tree);
+
+static inline int32_t *cattn_tree_tokens(const struct cattn_tree *tree, uint32_t slot)
+{
+    return tree->tokens + (size_t)slot * tree->chunk_tokens;
+}
+
+static inline uint32_t cattn_tree_used(const struct cattn_tree *tree)
+{
+    return tree->n_slots - tree->n_free - tree->n_evictable;
+}
+
+/* ---- slots and references */
+
+/* A free slot with one reference; there must be one. */
+uint32_t cattn_tree_take(struct cattn_tree *tree, uint32_t parent, uint32_t root, uint64_t writer);
+
+void cattn_tree_acquire(struct cattn_tree *tree, uint32_t slot);
+
+/* The last reference of a chunk puts it at the end of the recency list, or frees it: if it is not published, if its
+ * root is an old one, or if nothing is retained. */
+void cattn_tree_unref(struct cattn_tree *tree, uint32_t slot);
+
+void cattn_tree_set_fill(struct cattn_tree *tree, uint32_t slot, uint32_t fill);
+
+/* Evicts up to n unreferenced chunks, the longest unused first; O(1) each. */
+void cattn_tree_evict(struct cattn_tree *tree, uint32_t n);
+
+/* ---- finding */
+
+/* What hashes start from: the parent, or the root of a first chunk. */
+uint64_t cattn_tree_key(const struct cattn_tree *tree, uint32_t parent, uint32_t root);
+
+uint32_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t key, const int32_t *tokens, uint32_t n);
+
+/* The published chunk with these chunk_tokens tokens, or CATTN_NONE. */
+uint32_t cattn_tree_find(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
+                         uint32_t hash);
+
+/* The newest published chunk that begins with the token, or CATTN_NONE. */
+uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token);
+
+/* Of the 8 newest published chunks that begin with tokens[0], the one that has most of the n tokens; the newest of
+ * equals.  *length: how many.  CATTN_NONE: there is none. */
+uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
+                                 uint32_t n, uint32_t *length);
+
+/* Makes a full slot visible (no equal chunk may be there, and its parent must be visible), and invisible again. */
+void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot);
+void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot);
+
+/* ---- namespaces */
+
+/* Counted references on the whole chunks of the tokens.  CATTN_ENOTFOUND: there are none, or not all are cached;
+ * unpin: or that is not pinned. */
+int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
+int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
+
+/* The name starts empty again and loses its pins.  Sequences go on under the old root. */
+void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length);
+
+#endif

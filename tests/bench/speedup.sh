@@ -1,0 +1,39 @@
+#!/bin/sh
+# bench/plots/speedup draws the ratios that are in a CSV, and says what is wrong with one.
+. "$CATTN_SRCDIR/tests/api/common.sh"
+
+speedup=$src/bench/plots/speedup
+header=variant,kernel,dtype,batch,heads,kv_heads,head_dim,chunk,shared,private,threads
+header=$header,us,us_min,unique_bytes,gbps,frac_read,gflops,intensity,bound,rel_err
+
+# row VARIANT SHARED THREADS US
+row() { echo "$1,k,f32,32,32,32,128,64,$2,64,$3,$4,1,1,1,1,1,1,memory,1e-7"; }
+
+{
+    echo "$header"
+    row paged 0 1 100; row paged_shared 0 1 80; row chunk 0 1 100; row read 0 1 50
+    row paged 1024 1 600; row paged_shared 1024 1 250; row chunk 1024 1 100; row read 1024 1 50
+    row paged 0 2 60; row chunk 0 2 50
+} >"$tmp/good.csv"
+sh "$speedup" "$tmp/good.csv" >"$tmp/good.svg" || fail "a good CSV"
+for title in "paged, 0 shared: 1.00x" "paged_shared, 0 shared: 0.80x" "paged, 1024 shared: 6.00x" \
+    "paged_shared, 1024 shared: 2.50x" "paged, 0 shared: 1.20x"; do
+    grep -q "<title>$title</title>" "$tmp/good.svg" || fail "no $title"
+done
+! grep -q "<title>read" "$tmp/good.svg" || fail "read is drawn"
+[ "$(grep -c "How many times faster" "$tmp/good.svg")" -eq 2 ] || fail "panels"
+if have "$PYTHON3"; then
+    $PYTHON3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$tmp/good.svg" || fail "no XML"
+fi
+
+refuses() {
+    ! sh "$speedup" "$@" >"$tmp/out.txt" 2>"$tmp/err.txt" || fail "$* is taken"
+    [ -s "$tmp/err.txt" ] || [ -s "$tmp/out.txt" ] || fail "$* says nothing"
+}
+refuses
+refuses "$tmp/missing.csv"
+refuses "$speedup"
+echo "$header" >"$tmp/empty.csv"
+refuses "$tmp/empty.csv"
+grep -v ^chunk "$tmp/good.csv" >"$tmp/half.csv"
+refuses "$tmp/half.csv"

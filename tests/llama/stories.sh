@@ -1,0 +1,15 @@
+# The real model gives the recorded tokens: see stories.py.
+: "${CATTN_SRCDIR:=$(pwd)}" "${CATTN_BUILDDIR:=$(pwd)}" "${CATTN_SHARED:=$CATTN_SRCDIR/../shared}"
+
+for name in stories260K.gguf stories260k_greedy.json stories260k_edges.json stories260k_logits.f32; do
+    if test ! -f "$CATTN_SHARED/models/$name"; then
+        echo "SKIP: shared/models/$name not found"
+        exit 77
+    fi
+done
+: "${PYTHON3:=python3}"
+if ! "$PYTHON3" -c '' 2>/dev/null; then
+    echo "SKIP: python3 not found"
+    exit 77
+fi
+exec "$PYTHON3" "$CATTN_SRCDIR/tests/llama/stories.py" "$CATTN_BUILDDIR/bench/chunkllama" "$CATTN_SHARED/models" "$@"

@@ -1,4 +1,4 @@
-/* Faults that other engines shipped, in small form; the tests bear the numbers of doc/design.md's list of cases. */
+/* Faults that other engines shipped, in small form, one test each. */
 #define _POSIX_C_SOURCE 200809L
 #include "cache.h"
 #include "support/engine.h"

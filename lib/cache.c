@@ -13,7 +13,6 @@
 
 #define MAX_HEADS            65535
 #define MAX_LAYERS           65535
-#define MAX_HEAD_DIM         4096
 #define MAX_THREADS          1024
 #define MAX_SLOTS            INT32_MAX
 #define DEFAULT_CHUNK_TOKENS 64
@@ -117,7 +116,7 @@ static int check_shape(const struct cattn_config *config, struct cattn_shape *sh
     uint32_t v_head_dim = config->v_head_dim ? config->v_head_dim : config->head_dim;
     if (!in_range(config->n_layers, MAX_LAYERS) || !in_range(config->n_heads, MAX_HEADS) ||
         !in_range(config->n_kv_heads, MAX_HEADS) || config->n_heads % config->n_kv_heads ||
-        !in_range(config->head_dim, MAX_HEAD_DIM) || !in_range(v_head_dim, MAX_HEAD_DIM))
+        !in_range(config->head_dim, CATTN_MAX_HEAD_DIM) || !in_range(v_head_dim, CATTN_MAX_HEAD_DIM))
         return CATTN_EINVAL;
     if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 ||
         config->kv_dtype > CATTN_BF16 || config->flags & ~(uint32_t)CATTN_NO_RETAIN || config->n_threads > MAX_THREADS)

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define EXIT_USAGE 2
-#define DEFAULT_SHAPE "110m"
+#define DEFAULT_SHAPE "42m"
 
 struct settings {
     const char *model, *requests, *kernel, *kv_dtype, *shape, *logits;

@@ -1,3 +1,4 @@
+#!/bin/sh
 # The real model gives the recorded tokens: see stories.py.
 : "${CATTN_SRCDIR:=$(pwd)}" "${CATTN_BUILDDIR:=$(pwd)}" "${CATTN_SHARED:=$CATTN_SRCDIR/../shared}"
 

@@ -1,0 +1,85 @@
+#!/bin/sh
+# bench/chunkllama as a program: what it prints for a random model, and what it says to bad options and bad files.
+. "$CATTN_SRCDIR/tests/api/common.sh"
+
+chunkllama=$build/bench/chunkllama
+[ -x "$chunkllama" ] || fail "bench/chunkllama was not built"
+cd "$tmp"
+
+run() {
+    "$chunkllama" --shape 260k --threads 1 "$@"
+}
+
+# refuses STATUS WORD ARGUMENT ...: one sentence with WORD on standard error, nothing on standard output.
+refuses() {
+    expected=$1 word=$2
+    shift 2
+    status=0
+    "$chunkllama" "$@" > out 2> err || status=$?
+    [ "$status" = "$expected" ] || fail "$*: exit status $status, not $expected"
+    grep -q -e "$word" err || fail "$*: '$(cat err)' does not say '$word'"
+    [ ! -s out ] || fail "$*: $(cat out)"
+}
+
+"$chunkllama" --help > help || fail "--help"
+for word in --model --prompt --requests --n-predict --ids --stats --no-sharing --chunk --kernel --kv-dtype --threads \
+    --prefill-rows --max-batch --ignore-eos --exact-linear --shape --seed --demo; do
+    grep -q -e "$word " help || fail "--help does not name $word"
+done
+"$chunkllama" --list-kernels | grep -qx generic || fail "--list-kernels"
+
+cat > requests.jsonl <<'END'
+{"prompt": "A system prompt that is common to all. One", "max_tokens": 5}
+{"prompt": "A system prompt that is common to all. Two"}
+
+{"max_tokens": 2, "ids": [1, 5, 9]}
+END
+run --requests requests.jsonl --prompt first --n-predict 3 --exact-linear --ids > ids 2> err || fail "$(cat err)"
+grep -q random err || fail "it is not said that the model is random"
+[ "$(wc -l < ids)" -eq 4 ] || fail "$(cat ids)"
+[ "$(grep -cE '^\{"prompt_ids": \[[0-9]+(, [0-9]+)*\], "output_ids": \[[0-9]+(, [0-9]+)*\]\}$' ids)" -eq 4 ] ||
+    fail "$(cat ids)"
+sed -n 4p ids | grep -qE '"prompt_ids": \[1, 5, 9\], "output_ids": \[[0-9]+, [0-9]+\]' || fail "$(cat ids)"
+sed -n 2p ids | grep -qE '"output_ids": \[[0-9]+(, [0-9]+){4}\]' || fail "$(cat ids)"
+
+for options in --no-sharing "--max-batch 1" "--prefill-rows 7" "--chunk 32" "--seed 1"; do
+    # shellcheck disable=SC2086
+    run --requests requests.jsonl --prompt first --n-predict 3 --exact-linear --ids $options > more 2> err ||
+        fail "$(cat err)"
+    cmp ids more || fail "$options changes the tokens"
+done
+run --requests requests.jsonl --prompt first --n-predict 3 --exact-linear --ids --seed 2 > more 2> /dev/null
+! cmp -s ids more || fail "--seed changes nothing"
+
+run --requests requests.jsonl --stats > out 2> err || fail "$(cat err)"
+for word in backend kernel "found in the cache" "without sharing" evictions tokens/s; do
+    grep -q -e "$word" err || fail "--stats does not say '$word': $(cat err)"
+done
+
+"$chunkllama" --shape 260k --threads 1 --demo --n-predict 4 > out 2> err || fail "$(cat err)"
+for word in random "8 requests" prefill decode "K and V held" "prefix hit rate" tokens/s; do
+    grep -q -e "$word" out || fail "--demo does not say '$word': $(cat out)"
+done
+
+refuses 2 "no requests"
+refuses 2 "unknown option" --nothing
+refuses 2 "takes an argument" --model
+refuses 2 "--n-predict takes a number" --n-predict 0 --prompt a
+refuses 2 "--threads takes a number" --threads -1 --prompt a
+refuses 2 "--chunk takes a number" --chunk 1e3 --prompt a
+refuses 2 "--demo has its own" --demo --prompt a
+refuses 2 "--shape is for random models" --shape 260k --model x --prompt a
+refuses 1 "unknown name" --shape none --prompt a
+refuses 1 "f32, f16 or bf16" --shape 260k --kv-dtype f64 --prompt a
+refuses 1 "cache" --shape 260k --chunk 48 --prompt a
+refuses 1 "cache" --shape 260k --kernel none --prompt a
+refuses 1 "never fit" --shape 260k --kv-tokens 64 --prompt "$(cat requests.jsonl)"
+refuses 1 "No such file" --model none.gguf --prompt a
+refuses 1 "No such file" --shape 260k --requests none.jsonl
+printf 'GGUF\003' > short.gguf
+refuses 1 "short.gguf: the file ends inside the header" --model short.gguf --prompt a
+echo '{"prompt": "a"' > bad.jsonl
+refuses 1 "bad.jsonl: line 1" --shape 260k --requests bad.jsonl
+echo '{"ids": [512]}' > bad.jsonl
+refuses 1 "not in the vocabulary" --shape 260k --requests bad.jsonl
+refuses 1 "cannot be written\|No such file" --shape 260k --prompt a --logits none/logits

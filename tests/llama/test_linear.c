@@ -1,0 +1,137 @@
+/* Matrix products: right, and by plain loops the same bits whatever is computed together. */
+#include "llama/linear.h"
+#include "support/random.h"
+#include "support/suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float *random_numbers(struct rng *rng, size_t n)
+{
+    float *numbers = malloc((n + 1) * sizeof *numbers);
+
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = (float)rng_below(rng, 20001) / 10000.0f - 1.0f;
+    return numbers;
+}
+
+static void compare_with_double(const struct linear *linear, struct rng *rng, size_t rows, size_t n_in, size_t n_out)
+{
+    float *x = random_numbers(rng, rows * n_in), *w = random_numbers(rng, n_in * n_out);
+    float *y = malloc((rows * n_out + 1) * sizeof *y);
+
+    for (size_t i = 0; i <= rows * n_out; i++)
+        y[i] = NAN;
+    linear_apply(linear, rows, n_in, n_out, x, w, y);
+    for (size_t i = 0; i < rows * n_out; i++) {
+        double sum = 0, size = 0;
+
+        for (size_t j = 0; j < n_in; j++) {
+            sum += (double)x[i / n_out * n_in + j] * w[i % n_out * n_in + j];
+            size += fabs((double)x[i / n_out * n_in + j] * w[i % n_out * n_in + j]);
+        }
+        CHECK(fabs(y[i] - sum) <= 1e-6 * size + 1e-30, "%s: %zu rows, %zu in, %zu out: %g, not %g", linear->name,
+              rows, n_in, n_out, y[i], sum);
+    }
+    CHECK(isnan(y[rows * n_out]), "written past the end");
+    free(x);
+    free(w);
+    free(y);
+}
+
+START_TEST(test_products)
+{
+    struct linear linear;
+    struct rng rng;
+
+    rng_init(&rng, 0x73);
+    for (int exact = 0; exact < 2; exact++) {
+        linear_init(&linear, exact, 2);
+        ck_assert_ptr_null(linear.refused);
+        ck_assert(!exact || !linear.product);
+        for (int round = 0; round < 100; round++)
+            compare_with_double(&linear, &rng, rng_below(&rng, 9), rng_between(&rng, 1, 70), rng_between(&rng, 1, 40));
+        compare_with_double(&linear, &rng, 33, 257, 129);
+    }
+}
+END_TEST
+
+START_TEST(test_fixed_order)
+{
+    enum { ROWS = 21, IN = 203, OUT = 150 };
+    struct rng rng;
+    struct linear linear;
+    float *first = malloc(ROWS * OUT * sizeof *first), *y = malloc(ROWS * OUT * sizeof *y);
+
+    rng_init(&rng, 0x74);
+    float *x = random_numbers(&rng, ROWS * IN), *w = random_numbers(&rng, IN * OUT);
+    linear_init(&linear, true, 1);
+    linear_apply(&linear, ROWS, IN, OUT, x, w, first);
+    for (unsigned n_threads = 1; n_threads <= 5; n_threads++) {
+        linear_init(&linear, true, n_threads);
+        for (size_t piece = 1; piece <= ROWS; piece += 4) {
+            memset(y, 0xff, ROWS * OUT * sizeof *y);
+            for (size_t row = 0; row < ROWS; row += piece) {
+                const size_t n = ROWS - row < piece ? ROWS - row : piece;
+
+                linear_apply(&linear, n, IN, OUT, x + row * IN, w, y + row * OUT);
+            }
+            ck_assert_int_eq(memcmp(y, first, ROWS * OUT * sizeof *y), 0);
+        }
+    }
+    free(x);
+    free(w);
+    free(first);
+    free(y);
+}
+END_TEST
+
+static void right(size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights, float *y)
+{
+    for (size_t i = 0; i < rows * n_out; i++) {
+        double sum = 0;
+
+        for (size_t j = 0; j < n_in; j++)
+            sum += (double)x[i / n_out * n_in + j] * weights[i % n_out * n_in + j];
+        y[i] = (float)sum;
+    }
+}
+
+static void leaves_one_out(size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights, float *y)
+{
+    right(rows, n_in, n_out, x, weights, y);
+    if (rows * n_out > 200)
+        y[rows * n_out - 1] = NAN;
+}
+
+static void skips_the_tail(size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights, float *y)
+{
+    right(rows, n_in, n_out, x, weights, y);
+    for (size_t i = 0; n_in % 4 && i < rows * n_out; i++)
+        y[i] -= x[i / n_out * n_in + n_in - 1] * weights[i % n_out * n_in + n_in - 1];
+}
+
+static void does_nothing(size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights, float *y)
+{
+    (void)rows, (void)n_in, (void)n_out, (void)x, (void)weights, (void)y;
+}
+
+START_TEST(test_wrong_products)
+{
+    ck_assert(linear_is_right(right));
+    ck_assert(!linear_is_right(leaves_one_out));
+    ck_assert(!linear_is_right(skips_the_tail));
+    ck_assert(!linear_is_right(does_nothing));
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = suite_case("linear");
+
+    tcase_add_test(tcase, test_products);
+    tcase_add_test(tcase, test_fixed_order);
+    tcase_add_test(tcase, test_wrong_products);
+    return suite_run(tcase);
+}

@@ -173,25 +173,35 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, 
         value_tile(g, b, column, dtype, fetch, R, 1);
 }
 
-SIMD_INLINE void fold_group(struct group *g, const struct block *b, uint32_t n, float scale, uint32_t dtype,
-                            const int fetch) {
-    switch (n) {
-    case 1: fold_rows(g, b, scale, dtype, fetch, 1); break;
-    case 2: fold_rows(g, b, scale, dtype, fetch, 2); break;
+/* One function for each number of rows, data type, and whether to fetch; not one big one, which takes a compiler a
+ * minute. */
 #if SIMD_ROWS == 6
-    case 3: fold_rows(g, b, scale, dtype, fetch, 3); break;
-    case 4: fold_rows(g, b, scale, dtype, fetch, 4); break;
-    case 5: fold_rows(g, b, scale, dtype, fetch, 5); break;
+#  define EACH_ROWS(F) F(1) F(2) F(3) F(4) F(5) F(6)
+#else
+#  define EACH_ROWS(F) F(1) F(2) F(3)
 #endif
-    default: fold_rows(g, b, scale, dtype, fetch, SIMD_ROWS); break;
+#define FOLD(R, dtype, fetch)                                                                       \
+    static void fold_##R##_##dtype##_##fetch(struct group *g, const struct block *b, float scale) { \
+        fold_rows(g, b, scale, dtype, fetch, R);                                                    \
     }
-}
+#define FOLDS(R)                                \
+    FOLD(R, CATTN_F32, 0) FOLD(R, CATTN_F32, 1) \
+    FOLD(R, CATTN_F16, 0) FOLD(R, CATTN_F16, 1) \
+    FOLD(R, CATTN_BF16, 0) FOLD(R, CATTN_BF16, 1)
+#define FOLDS_IN_TABLE(R)                                            \
+    {[CATTN_F32] = {fold_##R##_CATTN_F32_0, fold_##R##_CATTN_F32_1}, \
+     [CATTN_F16] = {fold_##R##_CATTN_F16_0, fold_##R##_CATTN_F16_1}, \
+     [CATTN_BF16] = {fold_##R##_CATTN_BF16_0, fold_##R##_CATTN_BF16_1}},
+
+EACH_ROWS(FOLDS)
+
+static void (*const folds[SIMD_ROWS][3][2])(struct group *, const struct block *, float) = {EACH_ROWS(FOLDS_IN_TABLE)};
 
 /* The block for all rows that see some of it; the first of them fetch what is read next. */
-SIMD_INLINE void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
-                            const uint32_t *rows, uint32_t n_rows, uint32_t dtype) {
+static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
+                       const uint32_t *rows, uint32_t n_rows) {
     struct group g;
-    int fetched = 0;
+    int fetch = 1;
     for (uint32_t i = 0; i < n_rows;) {
         uint32_t n = 0, most = 0;
         for (; i < n_rows && n < SIMD_ROWS; i++) {
@@ -206,18 +216,15 @@ SIMD_INLINE void fold_block(const struct cattn_rows *all, struct block *b, uint3
         if (!n)
             return;
         b->n_tokens = cattn_round_up(most, CATTN_GRANULE);
-        if (fetched)
-            fold_group(&g, b, n, all->scale_log2, dtype, 0);
-        else
-            fold_group(&g, b, n, all->scale_log2, dtype, 1);
-        fetched = 1;
+        folds[n - 1][all->layout->dtype][fetch](&g, b, all->scale_log2);
+        fetch = 0;
     }
 }
 
-SIMD_INLINE void fold_chunks(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                             const uint32_t *rows, uint32_t n_rows, const unsigned char *next, uint32_t dtype) {
+static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next) {
     const struct cattn_layout *layout = all->layout;
-    const size_t k_token = layout->k_pad * cattn_dtype_size(dtype), v_token = layout->v_pad * cattn_dtype_size(dtype);
+    const size_t size = cattn_dtype_size(layout->dtype), k_token = layout->k_pad * size, v_token = layout->v_pad * size;
     const uint32_t most = cattn_block_tokens(layout);
     struct block b = {.group = 16 * k_token, .tile_row = 32 * v_token, .k_pairs = (layout->k_dim + 1) / 2,
                       .v_columns = layout->v_pad / 16};
@@ -228,17 +235,8 @@ SIMD_INLINE void fold_chunks(const struct cattn_rows *all, const uint32_t *slots
         for (uint32_t token = 0; token < layout->chunk_tokens; token += most) {
             b.k = chunk + token * k_token;
             b.v = chunk + layout->v_offset + token * v_token;
-            fold_block(all, &b, most, first + token, rows, n_rows, dtype);
+            fold_block(all, &b, most, first + token, rows, n_rows);
         }
-    }
-}
-
-static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next) {
-    switch (all->layout->dtype) {
-    case CATTN_F32: fold_chunks(all, slots, n_chunks, first, rows, n_rows, next, CATTN_F32); break;
-    case CATTN_F16: fold_chunks(all, slots, n_chunks, first, rows, n_rows, next, CATTN_F16); break;
-    default: fold_chunks(all, slots, n_chunks, first, rows, n_rows, next, CATTN_BF16); break;
     }
 }
 

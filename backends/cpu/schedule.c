@@ -239,6 +239,13 @@ static uint64_t longest(const struct cattn_work *work) {
     return tokens;
 }
 
+/* Shares that never came leave counts behind. */
+static void forget_arrivals(struct cattn_schedule *schedule) {
+    atomic_uint *arrived = schedule->arrived;
+    for (size_t i = 0; i < (size_t)schedule->n_heads * schedule->n_pieces; i++)
+        atomic_store_explicit(&arrived[i], 0, memory_order_relaxed);
+}
+
 void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work) {
     const struct cut cut = cut_rows(schedule, work->n_rows, longest(work));
     schedule->n_pieces = cut.n_pieces;
@@ -255,6 +262,7 @@ void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_wor
         task->cost = cost_of(schedule, work, task);
         schedule->total_cost += task->cost;
     }
+    forget_arrivals(schedule);
 }
 
 /* ---- a task ---------------------------------------------------------------------------------------- */
@@ -534,6 +542,8 @@ void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_wo
 void cattn_schedule_attend(struct cattn_schedule *schedule, const struct cattn_work *work,
                            const struct cattn_call *call, uint32_t ith, uint32_t nth) {
     const uint32_t n = nth ? smaller(nth, schedule->n_threads) : region_threads(schedule);
+    if (!nth)
+        forget_arrivals(schedule);
     if (nth || n == 1) {
         if (ith < n && call->k)
             write_share(schedule, work, call, ith, n);

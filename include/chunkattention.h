@@ -235,7 +235,7 @@ CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *
 
 struct cattn_variant {
     size_t size; /* sizeof(struct cattn_variant) */
-    float scale; /* of the scores q.k; 0: 1/sqrt(head_dim) */
+    float scale; /* of the scores q.k, finite and > 0; 0: 1/sqrt(head_dim) */
 };
 
 /* The buffers of one layer.  Row r, head h of q starts at q + r*q_row + h*q_head elements; k, v and out

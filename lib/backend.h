@@ -6,6 +6,8 @@
 #include "chunkattention.h"
 #include "work.h"
 
+enum { CATTN_MAX_HEAD_DIM = 4096 }; /* the public limit; a multiple of what a backend may pad to */
+
 /* A cache's shape with all defaults filled in and all values checked. */
 struct cattn_shape {
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, v_head_dim, chunk_tokens;

@@ -8,16 +8,15 @@
 #include <string.h>
 #include <time.h>
 #ifdef __linux__
-#include <sys/random.h>
+#    include <sys/random.h>
 #endif
 
-#define MAX_HEADS 65535
-#define MAX_LAYERS 65535
-#define MAX_HEAD_DIM 4096
-#define MAX_THREADS 1024
-#define MAX_SLOTS INT32_MAX
+#define MAX_HEADS            65535
+#define MAX_LAYERS           65535
+#define MAX_THREADS          1024
+#define MAX_SLOTS            INT32_MAX
 #define DEFAULT_CHUNK_TOKENS 64
-#define MAX_STRUCT_SIZE 4096 /* a size beyond it was never set */
+#define MAX_STRUCT_SIZE      4096 /* a size beyond it was never set */
 
 /* ---- structs of the caller */
 
@@ -74,8 +73,8 @@ int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend
     made->backend = backend;
     made->block_bytes = backend->block_bytes(shape);
     cattn_sequences_init(&made->sequences);
-    int status =
-        cattn_tree_init(&made->tree, shape->n_slots, shape->chunk_tokens, !(flags & CATTN_NO_RETAIN), random_seed(made));
+    int status = cattn_tree_init(&made->tree, shape->n_slots, shape->chunk_tokens, !(flags & CATTN_NO_RETAIN),
+                                 random_seed(made));
     if (!status)
         status = cattn_work_init(&made->work, shape->n_slots, shape->chunk_tokens);
     if (!status)
@@ -117,10 +116,10 @@ static int check_shape(const struct cattn_config *config, struct cattn_shape *sh
     uint32_t v_head_dim = config->v_head_dim ? config->v_head_dim : config->head_dim;
     if (!in_range(config->n_layers, MAX_LAYERS) || !in_range(config->n_heads, MAX_HEADS) ||
         !in_range(config->n_kv_heads, MAX_HEADS) || config->n_heads % config->n_kv_heads ||
-        !in_range(config->head_dim, MAX_HEAD_DIM) || !in_range(v_head_dim, MAX_HEAD_DIM))
+        !in_range(config->head_dim, CATTN_MAX_HEAD_DIM) || !in_range(v_head_dim, CATTN_MAX_HEAD_DIM))
         return CATTN_EINVAL;
-    if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 || config->kv_dtype > CATTN_BF16 ||
-        config->flags & ~(uint32_t)CATTN_NO_RETAIN || config->n_threads > MAX_THREADS)
+    if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 ||
+        config->kv_dtype > CATTN_BF16 || config->flags & ~(uint32_t)CATTN_NO_RETAIN || config->n_threads > MAX_THREADS)
         return CATTN_EINVAL;
     *shape = (struct cattn_shape){.n_layers = config->n_layers,
                                   .n_heads = config->n_heads,

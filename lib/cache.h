@@ -18,9 +18,9 @@ struct cattn_cache {
     struct cattn_tree tree;
     struct cattn_sequences sequences;
     struct cattn_work work;
-    struct cattn_step *steps;       /* all, in a list */
-    struct cattn_step *open_step;   /* the one in progress, or NULL */
-    struct cattn_step *last_step;   /* the one whose work list that is, if its sequences still stand where it left them */
+    struct cattn_step *steps;     /* all, in a list */
+    struct cattn_step *open_step; /* the one in progress, or NULL */
+    struct cattn_step *last_step; /* the one whose work list that is, if its sequences still stand where it left them */
     uint64_t hits, misses;
     _Atomic uint64_t read_bytes, read_bytes_unshared; /* added to by whichever share of a layer comes last */
 };

@@ -9,13 +9,13 @@
 struct walk {
     const struct cattn_cache *cache;
     const struct cattn_tree *tree;
-    uint32_t n;             /* slots that were ever taken */
-    uint64_t *refs;         /* of each slot */
-    uint64_t *writers;      /* how many sequences write to it ... */
-    uint64_t *writer;       /* ... and the last one found */
+    uint32_t n;        /* slots that were ever taken */
+    uint64_t *refs;    /* of each slot */
+    uint64_t *writers; /* how many sequences write to it ... */
+    uint64_t *writer;  /* ... and the last one found */
     uint32_t *children;
-    uint32_t *place;        /* in the recency list, from 1; 0: not in it */
-    uint64_t *root_refs;    /* of each root record */
+    uint32_t *place;     /* in the recency list, from 1; 0: not in it */
+    uint64_t *root_refs; /* of each root record */
 };
 
 static bool is_slot(const struct walk *walk, uint32_t slot)
@@ -164,8 +164,8 @@ static bool check_slot(const struct walk *walk, uint32_t slot)
     walk->root_refs[x->root]++;
     if (x->parent == CATTN_NONE)
         return true;
-    if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root ||
-        (refs && !walk->refs[x->parent]) || (x->published && !tree->slots[x->parent].published))
+    if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root || (refs && !walk->refs[x->parent]) ||
+        (x->published && !tree->slots[x->parent].published))
         return false;
     walk->children[x->parent] += x->published;
     return true;
@@ -295,8 +295,8 @@ static bool check_roots(const struct walk *walk)
 
 static bool check_all(const struct walk *walk)
 {
-    return check_sequences(walk) && check_step(walk) && check_pins(walk) && check_slots(walk) && check_free_list(walk) &&
-           check_recency(walk) && check_index(walk) && check_roots(walk);
+    return check_sequences(walk) && check_step(walk) && check_pins(walk) && check_slots(walk) &&
+           check_free_list(walk) && check_recency(walk) && check_index(walk) && check_roots(walk);
 }
 
 int cattn_cache_selfcheck(const cattn_cache *cache)

@@ -100,16 +100,10 @@ int cattn_sequence_reserve(struct cattn_sequence *sequence, size_t n_chunks, siz
     return CATTN_OK;
 }
 
-void cattn_sequence_touch(struct cattn_cache *cache, struct cattn_sequence *sequence)
-{
-    sequence->version = ++cache->sequences.versions;
-}
-
 /* Gives a sequence its handle and takes the references on all that it holds.  Cannot fail. */
 static void add_sequence(struct cattn_cache *cache, struct cattn_sequence *sequence)
 {
     give_handle(&cache->sequences, sequence);
-    cattn_sequence_touch(cache, sequence);
     cattn_roots_acquire(&cache->tree.roots, sequence->root);
     for (size_t i = 0; i < sequence->n_chunks; i++)
         cattn_tree_acquire(&cache->tree, sequence->chunks[i]);
@@ -287,7 +281,7 @@ int cattn_seq_truncate(cattn_cache *cache, cattn_seq seq, size_t n)
     sequence->n_tokens = n;
     if (sequence->uncounted > n)
         sequence->uncounted = n;
-    cattn_sequence_touch(cache, sequence);
+    sequence->n_truncates++;
     return CATTN_OK;
 }
 

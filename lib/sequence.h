@@ -9,19 +9,19 @@
 struct cattn_sequence {
     cattn_seq handle;
     uint32_t root;
-    uint32_t tail;      /* slot, or CATTN_NONE */
-    uint32_t t;         /* its tokens that count, 0 < t < chunk_tokens */
-    bool owns;          /* it is an own tail, not a borrow */
+    uint32_t tail; /* slot, or CATTN_NONE */
+    uint32_t t;    /* its tokens that count, 0 < t < chunk_tokens */
+    bool owns;     /* it is an own tail, not a borrow */
     bool in_step;
-    bool closed;        /* while it was in the open step, at whose end it goes */
-    uint32_t *chunks;   /* slots; past n_chunks the open step keeps what it adds */
+    bool closed;      /* while it was in the open step, at whose end it goes */
+    uint32_t *chunks; /* slots; past n_chunks the open step keeps what it adds */
     size_t n_chunks;
     size_t chunks_capacity;
-    int32_t *tokens;    /* past n_tokens likewise */
+    int32_t *tokens; /* past n_tokens likewise */
     size_t n_tokens;
     size_t tokens_capacity;
     uint64_t uncounted; /* tokens that open found and no step has counted yet */
-    uint64_t version;   /* of its slots: another number whenever they are not what they were */
+    uint64_t n_truncates;
 };
 
 struct cattn_handle {
@@ -35,7 +35,6 @@ struct cattn_sequences {
     size_t capacity;
     uint32_t n;    /* handles in use at some time */
     uint32_t free; /* first of the free ones among them, or CATTN_NONE */
-    uint64_t versions;
 };
 
 void cattn_sequences_init(struct cattn_sequences *sequences);
@@ -46,9 +45,6 @@ struct cattn_sequence *cattn_sequence_find(const struct cattn_cache *cache, catt
 
 /* Room for so many chunks (and a tail) and tokens.  CATTN_ENOMEM: nothing changed. */
 int cattn_sequence_reserve(struct cattn_sequence *sequence, size_t n_chunks, size_t n_tokens);
-
-/* Its slots changed. */
-void cattn_sequence_touch(struct cattn_cache *cache, struct cattn_sequence *sequence);
 
 /* Drops all its references and frees it. */
 void cattn_sequence_remove(struct cattn_cache *cache, struct cattn_sequence *sequence);

@@ -241,8 +241,11 @@ static void plan_item(struct cattn_step *step, struct cattn_plan *plan, const st
 {
     struct cattn_sequence *sequence = cattn_sequence_find(step->cache, item->seq);
     size_t end = sequence->n_tokens + item->n_tokens;
-    *plan = (struct cattn_plan){
-        .sequence = sequence, .handle = item->seq, .n_tokens = item->n_tokens, .tail = CATTN_NONE, .replaced = CATTN_NONE};
+    *plan = (struct cattn_plan){.sequence = sequence,
+                                .handle = item->seq,
+                                .n_tokens = item->n_tokens,
+                                .tail = CATTN_NONE,
+                                .replaced = CATTN_NONE};
     if (step->pending_possible)
         match_again(step, plan);
     plan->how = placing_of(&step->cache->tree, plan);
@@ -256,10 +259,10 @@ static void plan_item(struct cattn_step *step, struct cattn_plan *plan, const st
     plan->n_path = end / step->cache->tree.chunk_tokens;
 }
 
-/* Whether the item goes on exactly as it did in the step before: in the tail that it has. */
+/* Whether the item goes on where it stood when the last step had ended, in the tail that it has, with as many rows. */
 static bool continues(const struct cattn_plan *before, const struct cattn_plan *plan)
 {
-    return before->handle == plan->handle && before->version == plan->sequence->version &&
+    return before->handle == plan->handle && before->n_truncates == plan->sequence->n_truncates &&
            before->n_rows == plan->n_rows && plan->how == CATTN_IN_PLACE && plan->n_pieces == 1;
 }
 
@@ -574,14 +577,12 @@ static void commit(struct cattn_step *step, struct cattn_plan *plan)
     }
     for (size_t k = 0; k < plan->n_pieces; k++)
         commit_piece(tree, &step->pieces[plan->first_piece + k]);
-    if (plan->how != CATTN_IN_PLACE || plan->n_pieces > 1)
-        cattn_sequence_touch(step->cache, sequence);
     sequence->n_tokens += plan->n_tokens;
     sequence->n_chunks = plan->n_path;
     sequence->tail = plan->tail;
     sequence->t = (uint32_t)(sequence->n_tokens % tree->chunk_tokens);
     sequence->owns = plan->tail != CATTN_NONE;
-    plan->version = sequence->version;
+    plan->n_truncates = sequence->n_truncates;
 }
 
 static void close_step(struct cattn_step *step)

@@ -30,16 +30,16 @@ struct cattn_piece {
 struct cattn_plan {
     struct cattn_sequence *sequence;
     cattn_seq handle;
-    uint64_t version;       /* of the sequence, when the step had ended */
+    uint64_t n_truncates; /* of the sequence, when the step had ended */
     uint32_t n_tokens;
     uint32_t first_row, n_rows;
     uint64_t position;
     enum cattn_placing how;
-    size_t n_matched;       /* chunks that join the path as they are */
+    size_t n_matched; /* chunks that join the path as they are */
     size_t first_piece, n_pieces;
-    size_t n_path;          /* whole chunks after the step: sequence->chunks[0 .. n_path) */
-    uint32_t tail;          /* after the step, at sequence->chunks[n_path]; or CATTN_NONE */
-    uint32_t replaced;      /* slot that the sequence gives up at the end, or CATTN_NONE */
+    size_t n_path;     /* whole chunks after the step: sequence->chunks[0 .. n_path) */
+    uint32_t tail;     /* after the step, at sequence->chunks[n_path]; or CATTN_NONE */
+    uint32_t replaced; /* slot that the sequence gives up at the end, or CATTN_NONE */
 };
 
 struct cattn_step {
@@ -47,15 +47,15 @@ struct cattn_step {
     struct cattn_step *next, *prev; /* in the list of the cache's steps */
     struct cattn_plan *plans;
     size_t n_plans, plans_capacity;
-    struct cattn_work_path *paths;  /* one per plan; so are the positions */
+    struct cattn_work_path *paths; /* one per plan; so are the positions */
     uint64_t *positions;
     size_t paths_capacity, positions_capacity;
     struct cattn_piece *pieces;
     size_t n_pieces, pieces_capacity;
-    uint32_t *pending;              /* open addressing over the full pieces: piece + 1, or 0 */
+    uint32_t *pending; /* open addressing over the full pieces: piece + 1, or 0 */
     size_t pending_mask, pending_capacity;
-    bool pending_possible;          /* an item might fill a chunk */
-    struct cattn_pass *passes;      /* one per layer */
+    bool pending_possible;                      /* an item might fill a chunk */
+    struct cattn_pass *passes;                  /* one per layer */
     uint64_t read_tokens, read_tokens_unshared; /* by one attend */
 };
 

@@ -7,17 +7,17 @@
 #include "roots.h"
 
 struct cattn_slot {
-    uint64_t refs;          /* of sequences, pins and the open step */
-    uint64_t writer;        /* the sequence whose own tail this is; 0: nobody's */
-    uint64_t mark;          /* equal to the tree's mark: seen already in the walk that goes on */
-    uint32_t root;          /* CATTN_NONE: the slot is free */
-    uint32_t parent;        /* CATTN_NONE: a first chunk */
-    uint32_t children;      /* published chunks below */
-    uint32_t fill;          /* tokens stored */
-    uint32_t dirty;         /* one past the last token ever written since the slot was taken */
-    uint32_t pins;          /* that end here */
-    uint32_t next, prev;    /* in the recency list, or (next) in the list of free slots */
-    uint32_t newer, older;  /* published chunks with the same parent and first token */
+    uint64_t refs;             /* of sequences, pins and the open step */
+    uint64_t writer;           /* the sequence whose own tail this is; 0: nobody's */
+    uint64_t mark;             /* equal to the tree's mark: seen already in the walk that goes on */
+    uint32_t root;             /* CATTN_NONE: the slot is free */
+    uint32_t parent;           /* CATTN_NONE: a first chunk */
+    uint32_t children;         /* published chunks below */
+    uint32_t fill;             /* tokens stored */
+    uint32_t dirty;            /* one past the last token ever written since the slot was taken */
+    uint32_t pins;             /* that end here */
+    uint32_t next, prev;       /* in the recency list, or (next) in the list of free slots */
+    uint32_t newer, older;     /* published chunks with the same parent and first token */
     uint32_t hash, first_hash; /* of (parent, tokens) and (parent, first token) */
     bool published;
 };
@@ -31,21 +31,21 @@ struct cattn_table {
 struct cattn_tree {
     uint32_t n_slots, chunk_tokens;
     bool retain;
-    bool constant_hash;         /* for tests: everything collides */
+    bool constant_hash; /* for tests: everything collides */
     struct cattn_slot *slots;
-    int32_t *tokens;            /* [slot][chunk_tokens] */
-    uint32_t n_touched;         /* slots from here on were never taken */
-    uint32_t free, n_free;      /* n_free counts those never taken too */
-    uint32_t oldest, newest;    /* the recency list: unreferenced chunks, the first to be evicted is the oldest */
+    int32_t *tokens;         /* [slot][chunk_tokens] */
+    uint32_t n_touched;      /* slots from here on were never taken */
+    uint32_t free, n_free;   /* n_free counts those never taken too */
+    uint32_t oldest, newest; /* the recency list: unreferenced chunks, the first to be evicted is the oldest */
     uint32_t n_evictable;
     uint32_t peak_used;
-    uint64_t stored_tokens;     /* sum of the fills */
+    uint64_t stored_tokens; /* sum of the fills */
     uint64_t evictions;
     uint64_t n_pins;
     uint64_t mark;
     uint64_t seed;
-    struct cattn_table index;   /* published chunks by (parent, tokens) */
-    struct cattn_table firsts;  /* the newest of those with equal (parent, first token); the others follow by `older` */
+    struct cattn_table index;  /* published chunks by (parent, tokens) */
+    struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
 };
 

@@ -76,4 +76,16 @@ static inline void cattn_put(void *array, uint32_t dtype, size_t i, float x) {
     }
 }
 
+/* Elements [first, first + n) of an array, with the choice of type outside the loop. */
+static inline void cattn_load_row(float *to, const void *array, uint32_t dtype, size_t first, size_t n) {
+    if (dtype == CATTN_F32)
+        memcpy(to, (const float *)array + first, n * sizeof *to);
+    else if (dtype == CATTN_F16)
+        for (size_t i = 0; i < n; i++)
+            to[i] = cattn_load(array, CATTN_F16, first + i);
+    else
+        for (size_t i = 0; i < n; i++)
+            to[i] = cattn_load(array, CATTN_BF16, first + i);
+}
+
 #endif

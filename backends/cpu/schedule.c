@@ -303,8 +303,7 @@ static void load_rows(struct job *job) {
             const uint32_t head = job->head * schedule->group + (job->task->first + row) % schedule->group;
             const size_t from = query * call->q_row + head * call->q_head;
             float *q = job->scratch->q + row * job->rows.q_stride;
-            for (uint32_t d = 0; d < layout->k_dim; d++)
-                q[d] = cattn_load(call->q, schedule->pool->io_dtype, from + d);
+            cattn_load_row(q, call->q, schedule->pool->io_dtype, from, layout->k_dim);
             memset(q + layout->k_dim, 0, (job->rows.q_stride - layout->k_dim) * sizeof *q);
             job->scratch->position[row] = item->position + (query - item->first_row);
             cattn_state_clear(state_of(job, row), layout->v_pad);

@@ -272,6 +272,44 @@ START_TEST(refused_shares)
 }
 END_TEST
 
+/* Shares that were never called, because the step was given up in the middle, are not missed by the next step. */
+START_TEST(given_up_in_the_middle)
+{
+    enum { LONG = 3 * 1024 + 100, N_SHARES = 4 };
+    struct cattn_config config = engine_config(LONG + 200);
+    struct engine e;
+    struct toy toy;
+    struct cattn_io io;
+    int32_t *tokens = malloc((LONG + 20) * sizeof *tokens);
+    config.n_threads = N_SHARES;
+    config.chunk_tokens = 64;
+    engine_init(&e, &config, 6);
+    random_tokens(&e.rng, tokens, LONG + 20, 1000);
+    e.form = FORM_WRITE;
+    engine_prefill(&e, &toy, 0, tokens, LONG, 0);
+    for (uint32_t called = 1; called < N_SHARES; called++)
+        for (int ended = 0; ended <= 1; ended++) {
+            struct engine_item item = {.toy = &toy, .tokens = tokens + toy.length, .n_tokens = 1};
+            ck_assert_int_eq(engine_begin(&e, &item, 1), CATTN_OK);
+            engine_load(&e, 0, &io);
+            ck_assert_int_eq(cattn_step_write(e.step, 0, &io), CATTN_OK);
+            io.k = io.v = NULL;
+            for (uint32_t i = 0; i < called; i++)
+                ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, N_SHARES - 1 - i, N_SHARES), CATTN_OK);
+            if (ended)
+                engine_end(&e);
+            else
+                engine_abort(&e);
+            e.form = called % 2 ? FORM_ATTEND : FORM_WRITE_PARTS;
+            e.nth = N_SHARES;
+            engine_feed(&e, &toy, tokens + toy.length, 1);
+        }
+    engine_close(&e, &toy);
+    engine_free(&e);
+    free(tokens);
+}
+END_TEST
+
 START_TEST(empty_step_in_shares)
 {
     struct cattn_config config = parts_config(2);
@@ -295,6 +333,7 @@ int main(void)
     tcase_add_test(tcase, shares_of_spans);
     tcase_add_test(tcase, standing_threads);
     tcase_add_test(tcase, refused_shares);
+    tcase_add_test(tcase, given_up_in_the_middle);
     tcase_add_test(tcase, empty_step_in_shares);
     return suite_run(tcase);
 }

@@ -1,5 +1,7 @@
 /* Every kernel of the CPU backend that runs here, against the oracle and against `generic`: shapes, data types,
  * lengths around each chunk, buffers pressed against guard pages, outputs and pools full of NaN. */
+#include "cache.h"
+#include "store.h"
 #include "support/dtype.h"
 #include "support/engine.h"
 #include "support/oracle.h"
@@ -41,20 +43,6 @@ static void describe(const struct kernel_case *c, const char *kernel, char *text
              c->pad, c->scale, c->gain, (unsigned long long)c->salt);
 }
 
-/* Every slot has held NaN; nothing refers to them any more. */
-static void soil(struct engine *e)
-{
-    struct toy toy;
-    size_t n = engine_info(e).n_slots * e->config.chunk_tokens;
-    int32_t *tokens = malloc(n * sizeof *tokens);
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = TOKEN_NAN;
-    e->form = FORM_WRITE;
-    engine_prefill(e, &toy, 9, tokens, n, 512);
-    engine_close(e, &toy);
-    free(tokens);
-}
-
 /* Sequence 0 has the length and the rows of the case, the others are near.  All start with the same chunks. */
 static void run_case(const struct kernel_case *c, const char *kernel, struct trace **traces)
 {
@@ -74,7 +62,8 @@ static void run_case(const struct kernel_case *c, const char *kernel, struct tra
     e.scale = c->scale;
     e.gain = c->gain;
     e.check_rows = test_full() ? 0 : 2;
-    soil(&e);
+    cattn_store_fill_nan(e.cache->store);
+    e.form = FORM_WRITE;
     random_tokens(&e.rng, tokens, longest * N_SEQUENCES, 50000);
     for (uint32_t i = 0; i < N_SEQUENCES; i++) {
         int32_t *own = tokens + i * longest;

@@ -9,11 +9,11 @@
 struct cattn_store {
     struct cattn_shape shape;
     uint32_t granule;
-    uint64_t *cells;         /* [layer][slot][chunk_tokens] */
-    const uint64_t **ideal;  /* what each item of the step must read in the layer that is attended; NULL: not checked */
-    const char *fault;       /* the first rule that was broken */
+    uint64_t *cells;        /* [layer][slot][chunk_tokens] */
+    const uint64_t **ideal; /* what each item of the step must read in the layer that is attended; NULL: not checked */
+    const char *fault;      /* the first rule that was broken */
     unsigned n_reserved, n_plans, n_writes, n_attends;
-    uint64_t structure;      /* of the last plan */
+    uint64_t structure; /* of the last plan */
 };
 
 extern const struct cattn_backend cells_backend;

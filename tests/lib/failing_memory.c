@@ -27,11 +27,11 @@ size_t failing_memory_count(void)
     return count;
 }
 
-#define malloc(n) (fails() ? NULL : (malloc)(n))
-#define calloc(n, size) (fails() ? NULL : (calloc)(n, size))
-#define realloc(p, n) (fails() ? NULL : (realloc)(p, n))
+#define malloc(n)                       (fails() ? NULL : (malloc)(n))
+#define calloc(n, size)                 (fails() ? NULL : (calloc)(n, size))
+#define realloc(p, n)                   (fails() ? NULL : (realloc)(p, n))
 #define posix_memalign(p, alignment, n) (fails() ? 1 : (posix_memalign)(p, alignment, n))
-#define mmap(p, n, protection, flags, file, offset) \
+#define mmap(p, n, protection, flags, file, offset)                                                                    \
     (fails() ? MAP_FAILED : (mmap)(p, n, protection, flags, file, offset))
 
 #include "../../lib/memory.c"

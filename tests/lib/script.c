@@ -2,7 +2,8 @@
  *
  *     script [--constant-hash] [--fail] FILE
  *
- * After each call: selfcheck, the cells of everything that is stored, and, if the call failed, whether anything changed.
+ * After each call: selfcheck, the cells of everything that is stored, and, if the call failed, whether anything
+ * changed.
  * --fail makes every allocation of every call fail in turn first. */
 #include "cache.h"
 #include "cells.h"
@@ -14,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_WORDS 4096
+#define MAX_WORDS  4096
 #define MAX_LABELS 4096
-#define MAX_LABEL 32
+#define MAX_LABEL  32
 
 struct label {
     char name[MAX_LABEL];
@@ -248,8 +249,9 @@ static uint64_t fingerprint(void)
     hash = mix_number(mix_number(hash, tree->n_pins), tree->peak_used);
     for (uint32_t i = 0; i < tree->n_touched; i++) {
         const struct cattn_slot *x = &tree->slots[i];
-        uint64_t all[] = {x->refs, x->writer, x->root, x->parent,     x->children, x->fill,
-                          x->dirty, x->pins,  x->root == CATTN_NONE ? 0 : x->published};
+        uint64_t all[] = {x->refs,   x->writer,   x->root,
+                          x->parent, x->children, x->fill,
+                          x->dirty,  x->pins,     x->root == CATTN_NONE ? 0 : x->published};
         hash = mix_in(hash, all, sizeof(all));
     }
     for (uint32_t i = tree->oldest; i != CATTN_NONE; i = tree->slots[i].next)
@@ -262,8 +264,8 @@ static uint64_t fingerprint(void)
         const struct cattn_sequence *x = cache->sequences.handles[i].sequence;
         if (!x)
             continue;
-        uint64_t all[] = {x->handle, x->tail, x->t, x->owns, x->in_step, x->closed, x->n_tokens, x->n_chunks,
-                          x->uncounted};
+        uint64_t all[] = {x->handle, x->tail,     x->t,        x->owns,     x->in_step,
+                          x->closed, x->n_tokens, x->n_chunks, x->uncounted};
         hash = mix_in(hash, all, sizeof(all));
         hash = mix_in(hash, x->chunks, x->n_chunks * sizeof(*x->chunks));
         hash = mix_in(hash, x->tokens, x->n_tokens * sizeof(*x->tokens));
@@ -360,8 +362,8 @@ static void make_ideals(uint32_t layer)
     ideals = get_memory(step->n_plans * sizeof(*ideals));
     for (size_t i = 0; i < step->n_plans; i++) {
         const struct cattn_plan *plan = &step->plans[i];
-        ideals[i] = ideal_cells(plan->sequence->root, layer, plan->sequence->tokens,
-                                plan->sequence->n_tokens + plan->n_tokens);
+        ideals[i] =
+            ideal_cells(plan->sequence->root, layer, plan->sequence->tokens, plan->sequence->n_tokens + plan->n_tokens);
     }
 }
 
@@ -524,8 +526,8 @@ static void run(char **words)
 
 static void make_cache(char **words)
 {
-    struct cattn_shape shape = cells_shape((uint32_t)strtoul(words[1], NULL, 10),
-                                           (uint32_t)strtoul(words[2], NULL, 10), (uint32_t)strtoul(words[4], NULL, 10));
+    struct cattn_shape shape = cells_shape((uint32_t)strtoul(words[1], NULL, 10), (uint32_t)strtoul(words[2], NULL, 10),
+                                           (uint32_t)strtoul(words[4], NULL, 10));
     bool no_retain = words[5] && !strcmp(words[5], "no_retain");
     cattn_cache_destroy(cache);
     n_labels = 0;

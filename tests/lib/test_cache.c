@@ -256,7 +256,8 @@ static void set_up_selfcheck(void)
     ck_assert_int_eq(cattn_cache_selfcheck(small.cache), CATTN_OK);
 }
 
-/* Any byte of these that changes is noticed. */
+/* Of each of these any change is noticed. */
+/* clang-format off */
 #define FIELDS                                                                                                         \
     X(chunk->refs) X(chunk->writer) X(chunk->root) X(chunk->parent) X(chunk->children) X(chunk->fill) X(chunk->dirty)  \
     X(chunk->pins) X(chunk->older) X(chunk->newer) X(chunk->hash) X(chunk->first_hash) X(chunk->published)             \
@@ -269,6 +270,7 @@ static void set_up_selfcheck(void)
     X(*cattn_tree_tokens(tree, sequence->chunks[1])) X(*cattn_tree_tokens(tree, sequence->tail))                       \
     X(sequence->chunks[0]) X(sequence->tail) X(sequence->t) X(sequence->owns) X(sequence->root) X(sequence->handle)    \
     X(sequence->n_tokens) X(sequence->tokens[10]) X(sequence->tokens[0]) X(sequence->closed) X(sequence->in_step)
+/* clang-format on */
 
 static void expect_fault(void *field, size_t size, const char *name)
 {

@@ -230,7 +230,8 @@ START_TEST(the_index_holds_what_is_published)
             ck_assert_uint_eq(find(parent, root, (int32_t[]){i % 3, i, -i, 0}), slots[i]);
         for (int32_t first = 0; first < 3; first++) {
             uint32_t n = 0, expected = 0;
-            for (uint32_t x = cattn_tree_find_first(&tree, parent, root, first); x != CATTN_NONE; x = tree.slots[x].older)
+            for (uint32_t x = cattn_tree_find_first(&tree, parent, root, first); x != CATTN_NONE;
+                 x = tree.slots[x].older)
                 n++;
             for (i = first; i < N; i += 3)
                 expected += slots[i] != CATTN_NONE;

@@ -33,16 +33,27 @@ double dtype_epsilon(uint32_t dtype)
     return ldexp(1.0, -formats[dtype].mantissa - 1);
 }
 
+static double power_of_two(int exponent)
+{
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Adding a number so large that its last place is the quantum rounds to the quantum. */
 double dtype_round(uint32_t dtype, double x)
 {
     const struct format *f = &formats[dtype];
-    if (x == 0 || isnan(x) || isinf(x))
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
+    if (exponent == 1024 || x == 0)
         return x;
-    int exponent = ilogb(x);
     if (exponent < f->min_exponent)
         exponent = f->min_exponent;
-    double quantum = ldexp(1.0, exponent - f->mantissa);
-    double rounded = nearbyint(x / quantum) * quantum;
+    volatile double large = 1.5 * power_of_two(exponent + 52 - f->mantissa);
+    double rounded = copysign(x + large - large, x);
     return fabs(rounded) > f->max ? copysign(INFINITY, x) : rounded;
 }
 
@@ -56,8 +67,10 @@ static uint16_t f16_bits(double x)
         return sign | 0x7c00;
     if (x < 0x1p-14)
         return sign | (uint16_t)(x * 0x1p24);
-    int exponent = ilogb(x);
-    return sign | (uint16_t)(((exponent + 15) << 10) + (int)((ldexp(x, -exponent) - 1) * 1024));
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits >> 52) - 1023;
+    return sign | (uint16_t)(((exponent + 15) << 10) + (int)(bits >> 42 & 1023));
 }
 
 static double f16_value(uint16_t bits)
@@ -87,15 +100,22 @@ double dtype_load(uint32_t dtype, const void *p, size_t i)
     return x;
 }
 
+static uint32_t f32_bits(double x)
+{
+    float narrow = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    return bits;
+}
+
 void dtype_store(uint32_t dtype, void *p, size_t i, double x)
 {
+    double rounded = dtype_round(dtype, x);
+    uint32_t wide = dtype == CATTN_F16 ? 0 : f32_bits(rounded);
+    uint16_t narrow = dtype == CATTN_F16 ? f16_bits(rounded) : (uint16_t)(wide >> 16);
     char *at = (char *)p + i * formats[dtype].size;
-    float narrow = (float)dtype_round(dtype, x);
-    uint32_t wide;
-    memcpy(&wide, &narrow, sizeof wide);
-    uint16_t bits = dtype == CATTN_F16 ? f16_bits(dtype_round(dtype, x)) : (uint16_t)(wide >> 16);
     if (dtype == CATTN_F32)
         memcpy(at, &wide, sizeof wide);
     else
-        memcpy(at, &bits, sizeof bits);
+        memcpy(at, &narrow, sizeof narrow);
 }

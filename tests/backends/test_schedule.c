@@ -1,0 +1,285 @@
+/* The schedule on work lists made by hand: its tasks cover each row and span once, and the shares of a layer give the
+ * same bits in any number, in any order. */
+#include "kernels.h"
+#include "memory.h"
+#include "schedule.h"
+#include "support/dtype.h"
+#include "support/guard.h"
+#include "support/oracle.h"
+#include "support/random.h"
+#include "support/suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_SLOTS = 400, MAX_ITEMS = 12, CHUNK = 64, HEAD_DIM = 6, V_DIM = 5, GROUP = 2 };
+
+struct bench {
+    struct cattn_shape shape;
+    struct cattn_pool pool;
+    struct cattn_work work;
+    struct rng rng;
+    uint32_t slots[MAX_ITEMS][N_SLOTS];
+    struct cattn_work_path paths[MAX_ITEMS];
+    size_t n_items;
+    uint64_t longest;
+    float *q;
+};
+
+/* A pool full of K and V. */
+static void bench_open(struct bench *b, uint32_t n_kv_heads, uint64_t salt)
+{
+    memset(b, 0, sizeof *b);
+    rng_init(&b->rng, salt);
+    b->shape = (struct cattn_shape){.n_layers = 1, .n_heads = n_kv_heads * GROUP, .n_kv_heads = n_kv_heads,
+                                    .head_dim = HEAD_DIM, .v_head_dim = V_DIM, .chunk_tokens = CHUNK,
+                                    .io_dtype = CATTN_F32, .kv_dtype = CATTN_F32, .n_slots = N_SLOTS, .n_threads = 1};
+    ck_assert_int_eq(cattn_pool_open(&b->pool, &b->shape), CATTN_OK);
+    ck_assert_int_eq(cattn_work_init(&b->work, N_SLOTS, CHUNK), CATTN_OK);
+    const struct cattn_layout *l = &b->pool.layout;
+    for (uint32_t head = 0; head < n_kv_heads; head++)
+        for (uint32_t slot = 0; slot < N_SLOTS; slot++) {
+            unsigned char *block = cattn_pool_blocks(&b->pool, 0, head) + slot * l->block_bytes;
+            for (size_t t = 0; t < CHUNK; t++) {
+                for (size_t d = 0; d < HEAD_DIM; d++)
+                    dtype_store(CATTN_F32, block, cattn_k_index(l, t, d), (double)(rng_next(&b->rng) >> 40) * 0x1p-23 - 1);
+                for (size_t d = 0; d < V_DIM; d++)
+                    dtype_store(CATTN_F32, block + l->v_offset, cattn_v_index(l, t, d),
+                                (double)(rng_next(&b->rng) >> 40) * 0x1p-23 - 1);
+            }
+        }
+}
+
+static void bench_close(struct bench *b)
+{
+    cattn_work_release(&b->work);
+    cattn_pool_close(&b->pool);
+    free(b->q);
+}
+
+/* An item whose first chunks are those of an earlier item. */
+static void add_item(struct bench *b, uint32_t *next_slot, uint32_t max_chunks)
+{
+    uint32_t *slots = b->slots[b->n_items], n = (uint32_t)rng_between(&b->rng, 1, max_chunks), shared = 0;
+    if (b->n_items && rng_chance(&b->rng, 70)) {
+        const struct cattn_work_path *other = &b->paths[rng_below(&b->rng, b->n_items)];
+        /* Its last chunk may be a tail, which is nobody else's. */
+        shared = (uint32_t)rng_below(&b->rng, (other->n_chunks < n ? other->n_chunks : n));
+        memcpy(slots, other->slots, shared * sizeof *slots);
+    }
+    for (uint32_t i = shared; i < n; i++)
+        slots[i] = (*next_slot)++;
+    uint64_t length = (uint64_t)(n - 1) * CHUNK + rng_between(&b->rng, 1, CHUNK);
+    uint32_t rows = (uint32_t)rng_between(&b->rng, 1, rng_chance(&b->rng, 50) ? 1 : 40);
+    rows = rows < length ? rows : (uint32_t)length;
+    b->paths[b->n_items++] = (struct cattn_work_path){slots, n, rows, length - rows};
+    b->longest = length > b->longest ? length : b->longest;
+}
+
+static void build_work(struct bench *b, size_t n_items, uint32_t max_chunks)
+{
+    uint32_t next_slot = 0;
+    size_t n_chunks = 0, n_rows = 0;
+    b->n_items = 0;
+    b->longest = 0;
+    while (b->n_items < n_items && next_slot + max_chunks <= N_SLOTS)
+        add_item(b, &next_slot, max_chunks);
+    for (size_t i = 0; i < b->n_items; i++) {
+        n_chunks += b->paths[i].n_chunks;
+        n_rows += b->paths[i].n_rows;
+    }
+    ck_assert_int_eq(cattn_work_reserve(&b->work, b->n_items, n_chunks, 0), CATTN_OK);
+    cattn_work_build(&b->work, b->paths, b->n_items, 1);
+    free(b->q);
+    b->q = malloc(n_rows * b->shape.n_heads * HEAD_DIM * sizeof *b->q);
+    for (size_t i = 0; i < n_rows * b->shape.n_heads * HEAD_DIM; i++)
+        b->q[i] = (float)((double)(rng_next(&b->rng) >> 40) * 0x1p-21 - 4);
+}
+
+/* ---- one schedule ----------------------------------------------------------------------------------- */
+
+static void schedule_open(struct cattn_schedule *s, struct bench *b, const struct cattn_kernel *kernel, uint32_t threads)
+{
+    struct cattn_shape shape = b->shape;
+    shape.n_threads = threads;
+    ck_assert_int_eq(cattn_schedule_open(s, kernel, &b->pool, &shape), CATTN_OK);
+}
+
+static void schedule_plan(struct cattn_schedule *s, struct bench *b)
+{
+    struct cattn_work_bounds bounds = {.n_rows = b->work.n_rows, .n_items = b->work.n_items, .n_runs = b->work.n_runs,
+                                       .max_tokens = b->longest};
+    ck_assert_int_eq(cattn_schedule_reserve(s, &bounds), CATTN_OK);
+    cattn_schedule_plan(s, &b->work);
+}
+
+/* Each row of a head meets each of its spans in one task, and in one only. */
+static void check_cover(const struct cattn_schedule *s, const struct bench *b)
+{
+    uint32_t n_rows = b->work.n_rows * GROUP, n_spans = (uint32_t)((b->longest + CATTN_SPAN - 1) / CATTN_SPAN);
+    unsigned char *times = calloc((size_t)n_rows * n_spans, 1);
+    for (uint32_t i = 0; i < s->n_tasks; i++) {
+        const struct cattn_task *task = &s->tasks[i];
+        ck_assert(task->n > 0 && task->first + task->n <= n_rows);
+        for (uint32_t row = task->first; row < task->first + task->n; row++)
+            for (uint32_t span = task->first_span; span < task->end_span && span < n_spans; span++)
+                times[row * n_spans + span]++;
+    }
+    for (size_t i = 0; i < (size_t)n_rows * n_spans; i++)
+        CHECK(times[i] == 1, "row %zu, span %zu: in %d tasks", i / n_spans, i % n_spans, times[i]);
+    free(times);
+}
+
+/* out, then lse. */
+static size_t output_floats(const struct bench *b)
+{
+    return (size_t)b->work.n_rows * b->shape.n_heads * (V_DIM + 1);
+}
+
+static float *attend(struct cattn_schedule *s, struct bench *b, uint32_t nth)
+{
+    size_t n = (size_t)b->work.n_rows * b->shape.n_heads;
+    float *out = guard_alloc(output_floats(b) * sizeof *out, GUARD_NONE);
+    struct cattn_call call = {.scale = 0.4f, .q = b->q, .out = out, .lse = out + n * V_DIM,
+                              .q_row = (size_t)b->shape.n_heads * HEAD_DIM, .q_head = HEAD_DIM,
+                              .out_row = (size_t)b->shape.n_heads * V_DIM, .out_head = V_DIM};
+    uint32_t order[64];
+    for (uint32_t i = 0; i < nth; i++)
+        order[i] = i;
+    rng_shuffle(&b->rng, order, nth);
+    for (uint32_t i = 0; i < nth; i++)
+        cattn_schedule_attend(s, &b->work, &call, order[i], nth);
+    if (nth == 0)
+        cattn_schedule_attend(s, &b->work, &call, 0, 0);
+    return out;
+}
+
+static void check_row(const struct bench *b, const struct cattn_work_path *path, uint32_t row, uint32_t j,
+                      const float *out)
+{
+    const struct cattn_layout *l = &b->pool.layout;
+    size_t n = path->position + j + 1;
+    double *k = malloc(n * HEAD_DIM * sizeof *k), *v = malloc(n * V_DIM * sizeof *v), q[HEAD_DIM], expected[V_DIM];
+    for (uint32_t h = 0; h < b->shape.n_heads; h++) {
+        for (size_t t = 0; t < n; t++) {
+            const unsigned char *block =
+                cattn_pool_blocks(&b->pool, 0, h / GROUP) + path->slots[t / CHUNK] * l->block_bytes;
+            for (size_t d = 0; d < HEAD_DIM; d++)
+                k[t * HEAD_DIM + d] = dtype_load(CATTN_F32, block, cattn_k_index(l, t % CHUNK, d));
+            for (size_t d = 0; d < V_DIM; d++)
+                v[t * V_DIM + d] = dtype_load(CATTN_F32, block + l->v_offset, cattn_v_index(l, t % CHUNK, d));
+        }
+        for (size_t d = 0; d < HEAD_DIM; d++)
+            q[d] = b->q[(row * b->shape.n_heads + h) * HEAD_DIM + d];
+        double lse = oracle_row(q, k, v, n, HEAD_DIM, V_DIM, 0.4, expected);
+        size_t at = (size_t)row * b->shape.n_heads + h;
+        for (size_t d = 0; d < V_DIM; d++)
+            CHECK(fabs(out[at * V_DIM + d] - expected[d]) < 2e-5, "row %u, head %u: %g, not %g", row, h,
+                  out[at * V_DIM + d], expected[d]);
+        double got = out[(size_t)b->work.n_rows * b->shape.n_heads * V_DIM + at];
+        CHECK(fabs(got - lse) < 2e-5, "row %u, head %u: lse %g, not %g", row, h, got, lse);
+    }
+    free(k);
+    free(v);
+}
+
+static void check_outputs(struct bench *b, const float *out)
+{
+    uint32_t first = 0;
+    for (size_t i = 0; i < b->n_items; i++) {
+        uint32_t j = (uint32_t)rng_below(&b->rng, b->paths[i].n_rows);
+        check_row(b, &b->paths[i], first + j, j, out);
+        first += b->paths[i].n_rows;
+    }
+}
+
+static void check_shares(struct bench *b, const struct cattn_kernel *kernel, const float *expected)
+{
+    static const uint32_t threads[] = {1, 2, 3, 7, 16}, shares[] = {0, 1, 2, 3, 5, 16, 33};
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        struct cattn_schedule s;
+        schedule_open(&s, b, kernel, threads[t]);
+        schedule_plan(&s, b);
+        check_cover(&s, b);
+        for (size_t i = threads[t] > 3; i < sizeof shares / sizeof *shares; i++) {
+            float *out = attend(&s, b, shares[i]);
+            CHECK(!memcmp(out, expected, output_floats(b) * sizeof *out), "%s: %u threads, %u shares", kernel->name,
+                  threads[t], shares[i]);
+            guard_free(out, 0, GUARD_NONE);
+        }
+        cattn_schedule_close(&s);
+    }
+}
+
+static void check_bench(struct bench *b)
+{
+    for (unsigned k = 0; cattn_kernel_at(k); k++) {
+        const struct cattn_kernel *kernel = cattn_kernel_at(k);
+        struct cattn_schedule s;
+        schedule_open(&s, b, kernel, 1);
+        schedule_plan(&s, b);
+        float *expected = attend(&s, b, 0);
+        cattn_schedule_close(&s);
+        check_outputs(b, expected);
+        if (kernel->exact)
+            check_shares(b, kernel, expected);
+        guard_free(expected, 0, GUARD_NONE);
+    }
+}
+
+START_TEST(short_items)
+{
+    struct bench b;
+    for (uint64_t i = 0; i < (test_full() ? 200u : 12u); i++) {
+        bench_open(&b, (uint32_t)i % 4 + 1, i);
+        build_work(&b, i % MAX_ITEMS + 1, 6);
+        check_bench(&b);
+        bench_close(&b);
+    }
+}
+END_TEST
+
+START_TEST(long_items)
+{
+    struct bench b;
+    for (uint64_t i = 0; i < (test_full() ? 100u : 8u); i++) {
+        bench_open(&b, (uint32_t)i % 2 + 1, 1000 + i);
+        build_work(&b, i % 4 + 1, 4 * CATTN_SPAN / CHUNK + 9);
+        check_bench(&b);
+        bench_close(&b);
+    }
+}
+END_TEST
+
+/* One schedule, one work list after another: what a plan needs was reserved for it, whatever came before. */
+START_TEST(one_after_another)
+{
+    struct bench b;
+    struct cattn_schedule s, alone;
+    bench_open(&b, 1, 7);
+    schedule_open(&s, &b, cattn_kernel_at(0), 3);
+    for (size_t i = 0; i < 30; i++) {
+        build_work(&b, rng_between(&b.rng, 1, MAX_ITEMS), rng_chance(&b.rng, 50) ? 80 : 5);
+        schedule_plan(&s, &b);
+        schedule_open(&alone, &b, cattn_kernel_at(0), 1);
+        schedule_plan(&alone, &b);
+        float *out = attend(&s, &b, (uint32_t)rng_below(&b.rng, 5)), *expected = attend(&alone, &b, 0);
+        ck_assert_mem_eq(out, expected, output_floats(&b) * sizeof *out);
+        guard_free(out, 0, GUARD_NONE);
+        guard_free(expected, 0, GUARD_NONE);
+        cattn_schedule_close(&alone);
+    }
+    cattn_schedule_close(&s);
+    bench_close(&b);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = suite_case("schedule");
+    tcase_add_test(tcase, short_items);
+    tcase_add_test(tcase, long_items);
+    tcase_add_test(tcase, one_after_another);
+    return suite_run(tcase);
+}

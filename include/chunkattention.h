@@ -121,13 +121,14 @@ struct cattn_config {
     uint64_t max_tokens;   /* size of the pool in tokens, rounded up to chunks; 0: max_bytes decides */
     uint64_t max_bytes;    /* size of the pool in bytes, all layers; 0: max_tokens decides.  The smaller of the
                               two wins; both 0: CATTN_EINVAL */
-    uint32_t n_threads;    /* threads of an attend; 0: as many as CPUs in the affinity mask.  Shares of the
-                              *_part calls beyond it find nothing to do */
+    uint32_t n_threads;    /* threads of an attend, at most 1024; 0: as many as CPUs in the affinity mask.  Shares
+                              of the *_part calls beyond it find nothing to do */
     uint32_t flags;        /* enum cattn_flags, or-ed */
 };
 
-/* Makes an empty cache.  Its pool is reserved at once and backed by memory as it is first used.
- * CATTN_EINVAL: a value is out of range.  CATTN_ENOTSUP: the backend or kernel named (in the config, or in
+/* Makes an empty cache.  Its pool is reserved at once and backed by memory as it is first used.  An environment
+ * variable that is empty counts as not set.
+ * CATTN_EINVAL: a value is out of range, or the pool has no whole chunk, or more than 2^31 - 1.  CATTN_ENOTSUP: the backend or kernel named (in the config, or in
  * the environment) is not usable, or does not take these data types.  CATTN_ENOMEM.  Any thread. */
 CATTN_API CATTN_CHECK int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache);
 
@@ -180,7 +181,8 @@ CATTN_API CATTN_CHECK int cattn_cache_selfcheck(const cattn_cache *cache);
 /* Opens a sequence and matches the start of its prompt against what is cached in the namespace ns[0..ns_len)
  * (any bytes; ns_len 0 is a namespace like others; different namespaces never share).  At most the first n-1
  * tokens are matched, so that at least one row is computed; the match may end inside a chunk.
- * The sequence then holds *n_cached tokens; give the rest, tokens[n_cached..n), to cattn_step_begin.
+ * The sequence then holds *n_cached tokens (n_cached may be NULL); give the rest, tokens[*n_cached..n), to
+ * cattn_step_begin.
  * Takes no slot and cannot fail for space.  The tokens are copied.  Allowed while a step is open: what the
  * step computes is not visible yet.  (Paper section 3.1.)
  * CATTN_EINVAL, CATTN_ENOMEM. */
@@ -267,10 +269,11 @@ CATTN_API CATTN_CHECK int cattn_step_attend(cattn_step *step, uint32_t layer, co
 /* The same two calls, cut into nth shares (1 .. 1024) for the caller's own threads: each share 0 <= ith < nth is
  * called once with equal arguments, from any thread, in any order, even one after another.  A share opens no
  * parallel region and waits for no other.  The layer counts as written when all nth shares have returned;
- * calls for the next layer, or the end of the step, come after that (the caller's barrier).
+ * calls for the next layer, or the end of the step, come after that (the caller's barrier).  A share that is called
+ * twice counts once; a pass that is not finished is given up by a whole-layer call and by the end of the step.
  * attend_part with k and v given: a share is whole KV heads, whose K and V it stores before it attends.  With k
  * and v NULL, after cattn_step_write or all shares of write_part and the caller's barrier, work is split freely.
- * CATTN_EINVAL also: ith or nth out of range, or nth differs among the shares of one layer. */
+ * CATTN_EINVAL also: ith or nth out of range, or nth or the kind of call differs among the shares of one pass. */
 CATTN_API CATTN_CHECK int cattn_step_write_part(cattn_step *step, uint32_t layer, const struct cattn_io *io,
                                                 uint32_t ith, uint32_t nth);
 CATTN_API CATTN_CHECK int cattn_step_attend_part(cattn_step *step, uint32_t layer, const struct cattn_io *io,

@@ -277,11 +277,11 @@ int cattn_seq_truncate(cattn_cache *cache, cattn_seq seq, size_t n)
         drop_chunks(cache, sequence, n / c + (t > 0));
         if (t)
             truncate_chunk(&cache->tree, sequence, t);
+        sequence->n_cuts++;
     }
     sequence->n_tokens = n;
     if (sequence->uncounted > n)
         sequence->uncounted = n;
-    sequence->n_truncates++;
     return CATTN_OK;
 }
 

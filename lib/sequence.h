@@ -21,7 +21,7 @@ struct cattn_sequence {
     size_t n_tokens;
     size_t tokens_capacity;
     uint64_t uncounted; /* tokens that open found and no step has counted yet */
-    uint64_t n_truncates;
+    uint64_t n_cuts;    /* truncates that took slots away; one in the own tail takes none */
 };
 
 struct cattn_handle {

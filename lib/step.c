@@ -262,7 +262,7 @@ static void plan_item(struct cattn_step *step, struct cattn_plan *plan, const st
 /* Whether the item goes on where it stood when the last step had ended, in the tail that it has, with as many rows. */
 static bool continues(const struct cattn_plan *before, const struct cattn_plan *plan)
 {
-    return before->handle == plan->handle && before->n_truncates == plan->sequence->n_truncates &&
+    return before->handle == plan->handle && before->n_cuts == plan->sequence->n_cuts &&
            before->n_rows == plan->n_rows && plan->how == CATTN_IN_PLACE && plan->n_pieces == 1;
 }
 
@@ -582,7 +582,7 @@ static void commit(struct cattn_step *step, struct cattn_plan *plan)
     sequence->tail = plan->tail;
     sequence->t = (uint32_t)(sequence->n_tokens % tree->chunk_tokens);
     sequence->owns = plan->tail != CATTN_NONE;
-    plan->n_truncates = sequence->n_truncates;
+    plan->n_cuts = sequence->n_cuts;
 }
 
 static void close_step(struct cattn_step *step)

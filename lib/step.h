@@ -30,7 +30,7 @@ struct cattn_piece {
 struct cattn_plan {
     struct cattn_sequence *sequence;
     cattn_seq handle;
-    uint64_t n_truncates; /* of the sequence, when the step had ended */
+    uint64_t n_cuts; /* of the sequence, when the step had ended */
     uint32_t n_tokens;
     uint32_t first_row, n_rows;
     uint64_t position;

@@ -73,7 +73,7 @@ int cattn_work_reserve(struct cattn_work *work, size_t n_items, size_t n_chunks,
  * baselines).  The list of writes is emptied. */
 void cattn_work_build(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items, int share);
 
-/* The same items, rows and slots with later positions: one per item. */
+/* The same items, rows and slots with other positions: one per item.  (Rejected drafts move an item back.) */
 void cattn_work_advance(struct cattn_work *work, const uint64_t *positions);
 
 /* Empties the list of writes; appends to it. */

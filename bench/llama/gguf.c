@@ -225,7 +225,6 @@ static int compare_strings(const struct gguf_string *a, const struct gguf_string
     return order ? order : (a->length > b->length) - (a->length < b->length);
 }
 
-
 static int compare_values(const void *a, const void *b)
 {
     return compare_strings(&((const struct gguf_value *)a)->key, &((const struct gguf_value *)b)->key);

@@ -79,10 +79,7 @@ static void openblas_product(size_t rows, size_t n_in, size_t n_out, const float
 #endif
 
 /* In order of preference: oneDNN runs on the OpenMP threads that attention uses too. */
-static const struct {
-    const char *name;
-    linear_product *product;
-} libraries[] = {
+static const struct linear_library built_in[] = {
 #ifdef HAVE_ONEDNN
     {"oneDNN", onednn_product},
 #endif
@@ -162,18 +159,24 @@ static unsigned default_threads(void)
 #endif
 }
 
+void linear_choose(struct linear *linear, const struct linear_library *libraries)
+{
+    for (; !linear->product && libraries->name; libraries++) {
+        if (linear_is_right(libraries->product)) {
+            linear->name = libraries->name;
+            linear->product = libraries->product;
+        } else if (!linear->refused) {
+            linear->refused = libraries->name;
+        }
+    }
+}
+
 void linear_init(struct linear *linear, bool exact, unsigned n_threads)
 {
     *linear = (struct linear){.name = "plain loops", .n_threads = n_threads ? n_threads : default_threads()};
     set_threads(n_threads);
-    for (size_t i = 0; !exact && !linear->product && libraries[i].name; i++) {
-        if (linear_is_right(libraries[i].product)) {
-            linear->name = libraries[i].name;
-            linear->product = libraries[i].product;
-        } else if (!linear->refused) {
-            linear->refused = libraries[i].name;
-        }
-    }
+    if (!exact)
+        linear_choose(linear, built_in);
 }
 
 void linear_apply(const struct linear *linear, size_t rows, size_t n_in, size_t n_out, const float *x,

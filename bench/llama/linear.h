@@ -18,6 +18,15 @@ struct linear {
  * number of rows and threads.  n_threads 0: as many as OpenMP gives. */
 void linear_init(struct linear *linear, bool exact, unsigned n_threads);
 
+/* A library's product under its name. */
+struct linear_library {
+    const char *name;
+    linear_product *product;
+};
+
+/* The choice itself: the first of the libraries, up to one without a name, that is right. */
+void linear_choose(struct linear *linear, const struct linear_library *libraries);
+
 /* y[rows][n_out] = x[rows][n_in] * weights[n_out][n_in], transposed as a GGUF file holds it. */
 void linear_apply(const struct linear *linear, size_t rows, size_t n_in, size_t n_out, const float *x,
                   const float *weights, float *y);

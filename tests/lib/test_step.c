@@ -217,7 +217,10 @@ START_TEST(the_structure_changes_when_it_must)
     ck_assert(advances(b, a));
     ck_assert_int_eq(small_append(&small, a, small_tokens(5, 1), 1), CATTN_OK);
     ck_assert(!advances(b, a));
-    ck_assert_int_eq(cattn_seq_truncate(small.cache, b, 41), CATTN_OK);
+    ck_assert_int_eq(cattn_seq_truncate(small.cache, b, 41), CATTN_OK); /* a rejected draft: the tail stays */
+    ck_assert(advances(b, a));
+    ck_assert_int_eq(cattn_seq_truncate(small.cache, b, 31), CATTN_OK); /* takes a chunk back */
+    ck_assert(!advances(b, a));
     ck_assert(!advances(b, a));
     ck_assert(advances(b, a));
     ck_assert_int_eq(cattn_seq_fork(small.cache, a, &c), CATTN_OK); /* borrows, and sees no more than there is */

@@ -126,6 +126,28 @@ START_TEST(test_wrong_products)
 }
 END_TEST
 
+START_TEST(test_choice)
+{
+    static const struct linear_library wrong[] = {{"A", skips_the_tail}, {"B", does_nothing}, {NULL, NULL}};
+    static const struct linear_library mixed[] = {{"A", does_nothing}, {"B", right}, {"C", right}, {NULL, NULL}};
+    struct linear linear;
+    struct rng rng;
+
+    rng_init(&rng, 0x78);
+    linear_init(&linear, true, 1);
+    linear_choose(&linear, wrong);
+    ck_assert_str_eq(linear.name, "plain loops");
+    ck_assert_str_eq(linear.refused, "A");
+    compare_with_double(&linear, &rng, 3, 33, 17);
+
+    linear_init(&linear, true, 1);
+    linear_choose(&linear, mixed);
+    ck_assert_str_eq(linear.name, "B");
+    ck_assert_str_eq(linear.refused, "A");
+    compare_with_double(&linear, &rng, 3, 33, 17);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = suite_case("linear");
@@ -133,5 +155,6 @@ int main(void)
     tcase_add_test(tcase, test_products);
     tcase_add_test(tcase, test_fixed_order);
     tcase_add_test(tcase, test_wrong_products);
+    tcase_add_test(tcase, test_choice);
     return suite_run(tcase);
 }

@@ -118,7 +118,7 @@ void tiny_llama_build(struct gguf_builder *b, const struct tiny_shape *s)
 void tiny_vocabulary_build(struct gguf_builder *b)
 {
     static const char *const words[TINY_WORDS] = {"\xe2\x96\x81", "a", "b",  "c",    "ab", "bc", "abc",
-                                                  "\xe2\x96\x81" "a", "\xc3\xa9", "cc", "aa", "<s", "s>"};
+                                                  ("\xe2\x96\x81" "a"), "\xc3\xa9", "cc", "aa", "<s", "s>"};
     static const float word_scores[TINY_WORDS] = {-1e3f, -1e3f, -1e3f, -1e3f, -2, -1, -3, -4, -1e3f, -5, -6, -7, -8};
     const char *texts[3 + 256 + TINY_WORDS] = {"<unk>", "<s>", "</s>"};
     float scores[3 + 256 + TINY_WORDS] = {0};

@@ -3,6 +3,7 @@
 #include "support/engine.h"
 #include "support/suite.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,8 @@ START_TEST(bad_config)
     EXPECT_CREATE(CATTN_EINVAL, c.kv_dtype = 99);
     EXPECT_CREATE(CATTN_EINVAL, c.max_tokens = 0);
     EXPECT_CREATE(CATTN_EINVAL, c.flags = 0x80000000u);
+    EXPECT_CREATE(CATTN_EINVAL, c.n_threads = 1025);
+    EXPECT_CREATE(CATTN_OK, c.n_threads = 1024);
     EXPECT_CREATE(CATTN_ENOTSUP, c.backend = "abacus");
     EXPECT_CREATE(CATTN_ENOTSUP, c.backend = "");
     EXPECT_CREATE(CATTN_ENOTSUP, c.kernel = "abacus");
@@ -180,6 +183,9 @@ START_TEST(forced_kernel)
     ck_assert_int_eq(create(&config), CATTN_ENOTSUP);
     named.backend = "cpu";
     ck_assert_int_eq(create(&named), CATTN_OK);
+    setenv("CATTN_BACKEND", "", 1);
+    setenv("CATTN_KERNEL", "", 1);
+    ck_assert_str_eq(kernel_of(&config), best);
     setenv("CATTN_BACKEND", "cpu", 1);
     ck_assert_int_eq(create(&config), CATTN_OK);
 }
@@ -299,6 +305,8 @@ START_TEST(bad_arguments_of_sequences)
     ck_assert_int_eq(cattn_seq_length(cache, f.a.seq, NULL), CATTN_EINVAL);
     ck_assert_int_eq(cattn_seq_tokens(cache, f.a.seq, NULL, 3, &n), CATTN_EINVAL);
     ck_assert(seq == 42 && n == 42);
+    ck_assert_int_eq(cattn_seq_open(cache, NULL, 0, f.tokens, 3, &seq, NULL), CATTN_OK);
+    ck_assert_int_eq(cattn_seq_close(cache, seq), CATTN_OK);
     ck_assert_int_eq(cattn_seq_tokens(cache, f.a.seq, NULL, 0, &n), CATTN_OK);
     ck_assert_uint_eq(n, CHUNK + 9);
     ck_assert_int_eq(cattn_seq_truncate(cache, f.a.seq, CHUNK + 9), CATTN_OK);
@@ -430,6 +438,10 @@ START_TEST(bad_io)
     EXPECT_IO(CATTN_EINVAL, x.k = NULL);
     EXPECT_IO(CATTN_EINVAL, x.v = NULL);
     EXPECT_IO(CATTN_EINVAL, x.variant = &variant, variant.size = 0);
+    EXPECT_IO(CATTN_EINVAL, x.variant = &variant, variant.scale = -1);
+    EXPECT_IO(CATTN_EINVAL, x.variant = &variant, variant.scale = NAN);
+    EXPECT_IO(CATTN_EINVAL, x.variant = &variant, variant.scale = INFINITY);
+    EXPECT_IO(CATTN_EINVAL, x.out = f.e.q.data);
     EXPECT_IO(CATTN_EINVAL, layer = 2);
     layer = 0;
     ck_assert_int_eq(cattn_step_attend(f.e.step, 0, NULL), CATTN_EINVAL);

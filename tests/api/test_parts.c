@@ -272,21 +272,28 @@ START_TEST(refused_shares)
 }
 END_TEST
 
+enum { SPANS_LONG = 3 * 1024 + 100, N_SHARES = 4 };
+
+/* One KV head and more than three spans, so that shares must divide spans. */
+static void open_long(struct engine *e, struct toy *toy, int32_t *tokens, size_t more)
+{
+    struct cattn_config config = engine_config(SPANS_LONG + 200);
+    config.n_threads = N_SHARES;
+    config.chunk_tokens = 64;
+    engine_init(e, &config, 6);
+    random_tokens(&e->rng, tokens, SPANS_LONG + more, 1000);
+    e->form = FORM_WRITE;
+    engine_prefill(e, toy, 0, tokens, SPANS_LONG, 0);
+}
+
 /* Shares that were never called, because the step was given up in the middle, are not missed by the next step. */
 START_TEST(given_up_in_the_middle)
 {
-    enum { LONG = 3 * 1024 + 100, N_SHARES = 4 };
-    struct cattn_config config = engine_config(LONG + 200);
     struct engine e;
     struct toy toy;
     struct cattn_io io;
-    int32_t *tokens = malloc((LONG + 20) * sizeof *tokens);
-    config.n_threads = N_SHARES;
-    config.chunk_tokens = 64;
-    engine_init(&e, &config, 6);
-    random_tokens(&e.rng, tokens, LONG + 20, 1000);
-    e.form = FORM_WRITE;
-    engine_prefill(&e, &toy, 0, tokens, LONG, 0);
+    int32_t *tokens = malloc((SPANS_LONG + 20) * sizeof *tokens);
+    open_long(&e, &toy, tokens, 20);
     for (uint32_t called = 1; called < N_SHARES; called++)
         for (int ended = 0; ended <= 1; ended++) {
             struct engine_item item = {.toy = &toy, .tokens = tokens + toy.length, .n_tokens = 1};
@@ -306,6 +313,46 @@ START_TEST(given_up_in_the_middle)
         }
     engine_close(&e, &toy);
     engine_free(&e);
+    free(tokens);
+}
+END_TEST
+
+/* A share that comes twice counts once, and a whole attend gives up the shares before it: same bits, each time. */
+START_TEST(repeated_shares)
+{
+    struct engine e;
+    struct toy toy;
+    struct cattn_io io;
+    int32_t *tokens = malloc((SPANS_LONG + 1) * sizeof *tokens);
+    open_long(&e, &toy, tokens, 1);
+    size_t n = engine_output_bytes(&e);
+    unsigned char *expected = malloc(2 * n), *got = expected + n;
+    struct engine_item item = {.toy = &toy, .tokens = tokens + SPANS_LONG, .n_tokens = 1};
+    ck_assert_int_eq(engine_begin(&e, &item, 1), CATTN_OK);
+    e.form = FORM_ATTEND;
+    engine_layer(&e, 0);
+    engine_output(&e, 0, expected);
+    engine_load(&e, 0, &io);
+    io.k = io.v = NULL;
+    for (uint32_t twice = 0; twice < N_SHARES; twice++) {
+        memset(e.out.data, 0xff, e.out.bytes);
+        for (uint32_t i = 0; i < N_SHARES; i++) {
+            ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, i, N_SHARES), CATTN_OK);
+            if (i == twice && i + 1 < N_SHARES)
+                ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, i, N_SHARES), CATTN_OK);
+        }
+        engine_output(&e, 0, got);
+        CHECK(!memcmp(got, expected, n), "share %u twice", twice);
+        memset(e.out.data, 0xff, e.out.bytes);
+        ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, twice, N_SHARES), CATTN_OK);
+        ck_assert_int_eq(cattn_step_attend(e.step, 0, &io), CATTN_OK);
+        engine_output(&e, 0, got);
+        CHECK(!memcmp(got, expected, n), "share %u, then all", twice);
+    }
+    engine_end(&e);
+    engine_close(&e, &toy);
+    engine_free(&e);
+    free(expected);
     free(tokens);
 }
 END_TEST
@@ -334,6 +381,7 @@ int main(void)
     tcase_add_test(tcase, standing_threads);
     tcase_add_test(tcase, refused_shares);
     tcase_add_test(tcase, given_up_in_the_middle);
+    tcase_add_test(tcase, repeated_shares);
     tcase_add_test(tcase, empty_step_in_shares);
     return suite_run(tcase);
 }

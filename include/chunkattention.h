@@ -128,8 +128,9 @@ struct cattn_config {
 
 /* Makes an empty cache.  Its pool is reserved at once and backed by memory as it is first used.  An environment
  * variable that is empty counts as not set.
- * CATTN_EINVAL: a value is out of range, or the pool has no whole chunk, or more than 2^31 - 1.  CATTN_ENOTSUP: the backend or kernel named (in the config, or in
- * the environment) is not usable, or does not take these data types.  CATTN_ENOMEM.  Any thread. */
+ * CATTN_EINVAL: a value is out of range, or the pool has no whole chunk, or more than 2^31 - 1.
+ * CATTN_ENOTSUP: the backend or kernel named (in the config, or in the environment) is not usable, or does not take
+ * these data types.  CATTN_ENOMEM.  Any thread. */
 CATTN_API CATTN_CHECK int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache);
 
 /* Frees the cache with all its sequences and steps; their handles are dead.  NULL is allowed. */

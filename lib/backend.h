@@ -16,10 +16,11 @@ struct cattn_shape {
     uint32_t n_threads;
 };
 
-/* One layer's call with defaults filled in: no stride is 0, scale is set.  k and v are both NULL or both set. */
+/* One layer's call with defaults filled in: no stride is 0.  k and v are both NULL or both set. */
 struct cattn_call {
     uint32_t layer;
-    float scale;
+    uint32_t pass; /* another number for each call of a step, the same for all shares of one */
+    float scale;   /* 0: 1/sqrt(head_dim), worked out in the backend's own arithmetic, not in the caller's */
     const void *q, *k, *v;
     void *out;
     float *lse;

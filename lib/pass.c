@@ -24,14 +24,31 @@ void cattn_pass_reset(struct cattn_pass *pass)
     atomic_store(&pass->written, 0);
 }
 
-/* The first share of a pass says what the others must agree with. */
-static int enter_pass(struct cattn_pass *pass, uint32_t kind, uint32_t nth)
+static uint32_t number_pass(struct cattn_step *step)
 {
-    uint32_t key = kind << 16 | nth, before = 0;
-    return atomic_compare_exchange_strong(&pass->key, &before, key) || before == key ? CATTN_OK : CATTN_EINVAL;
+    return atomic_fetch_add(&step->n_passes, 1) + 1;
 }
 
-/* True for the one share that is the last of its pass.  A share that comes twice counts once. */
+/* The first share of a pass says what the others must agree with, and numbers the pass. */
+static int enter_pass(struct cattn_step *step, struct cattn_pass *pass, uint32_t kind, uint32_t nth, uint32_t *number)
+{
+    const uint32_t form = kind << 16 | nth;
+    uint64_t key = atomic_load(&pass->key), made = 0;
+    if (!key) {
+        made = (uint64_t)number_pass(step) << 32 | form;
+        if (atomic_compare_exchange_strong(&pass->key, &key, made))
+            key = made;
+    }
+    *number = (uint32_t)(key >> 32);
+    return (uint32_t)key == form ? CATTN_OK : CATTN_EINVAL;
+}
+
+static bool has_returned(struct cattn_pass *pass, uint32_t ith)
+{
+    return atomic_load(&pass->returned[ith / 64]) >> ith % 64 & 1;
+}
+
+/* True for the one share that is the last of its pass. */
 static bool leave_pass(struct cattn_pass *pass, uint32_t ith, uint32_t nth)
 {
     uint64_t bit = UINT64_C(1) << ith % 64;
@@ -60,17 +77,12 @@ static size_t or_packed(size_t stride, size_t packed)
     return stride ? stride : packed;
 }
 
-static bool set_scale(struct cattn_call *call, const struct cattn_variant *variant, uint32_t head_dim)
+static bool set_scale(struct cattn_call *call, const struct cattn_variant *variant)
 {
-    call->scale = 0;
-    if (variant) {
-        if (!cattn_struct_readable(variant, sizeof(*variant)))
-            return false;
-        call->scale = variant->scale;
-    }
-    if (call->scale == 0)
-        call->scale = (float)(1 / sqrt(head_dim));
-    return isfinite(call->scale) && call->scale > 0;
+    if (variant && !cattn_struct_readable(variant, sizeof(*variant)))
+        return false;
+    call->scale = variant ? variant->scale : 0;
+    return isfinite(call->scale) && call->scale >= 0;
 }
 
 static void set_kv(struct cattn_call *call, const struct cattn_shape *shape, const struct cattn_io *io)
@@ -115,7 +127,7 @@ static int check_call(struct cattn_step *step, uint32_t layer, const struct catt
         return CATTN_EINVAL;
     if (!attends)
         return rows && !io->k ? CATTN_EINVAL : CATTN_OK;
-    if (!set_q_and_out(call, &cache->shape, io) || !set_scale(call, io->variant, cache->shape.head_dim))
+    if (!set_q_and_out(call, &cache->shape, io) || !set_scale(call, io->variant))
         return CATTN_EINVAL;
     return rows && (!io->q || !io->out) ? CATTN_EINVAL : CATTN_OK;
 }
@@ -139,8 +151,10 @@ static int run_whole(struct cattn_step *step, uint32_t layer, const struct cattn
 {
     struct cattn_call call;
     int status = check_call(step, layer, io, attends, &call);
-    if (!status)
-        status = run_backend(step, &call, attends, 0, 0);
+    if (status)
+        return status;
+    call.pass = number_pass(step);
+    status = run_backend(step, &call, attends, 0, 0);
     if (!status)
         finish_pass(step, &step->passes[layer], kind_of(&call, attends));
     return status;
@@ -157,9 +171,10 @@ static int run_share(struct cattn_step *step, uint32_t layer, const struct cattn
         return CATTN_EINVAL;
     struct cattn_pass *pass = &step->passes[layer];
     uint32_t kind = kind_of(&call, attends);
-    status = enter_pass(pass, kind, nth);
-    if (!status)
-        status = run_backend(step, &call, attends, ith, nth);
+    status = enter_pass(step, pass, kind, nth, &call.pass);
+    if (status || has_returned(pass, ith))
+        return status; /* a share that comes twice counts once */
+    status = run_backend(step, &call, attends, ith, nth);
     if (!status && leave_pass(pass, ith, nth))
         finish_pass(step, pass, kind);
     return status;

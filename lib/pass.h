@@ -12,7 +12,7 @@
 /* Shares come from any thread in any order, so all of this is atomic.  Between a layer's passes there is a barrier of
  * the caller's. */
 struct cattn_pass {
-    _Atomic uint32_t key; /* kind and number of shares of the pass that goes on; 0: none does */
+    _Atomic uint64_t key; /* number, kind and shares of the pass that goes on; 0: none does */
     _Atomic uint32_t n_returned;
     _Atomic uint32_t written;
     _Atomic uint64_t returned[CATTN_MAX_SHARES / 64];

@@ -49,22 +49,20 @@ SIMD_INLINE vec exp2_of(vec x) {
     return vec_scale(y, x);
 }
 
-/* Two vectors of 16: of consecutive d (K) or tokens (V). */
-SIMD_INLINE void load_pair(const unsigned char *p, ptrdiff_t ahead, uint32_t dtype, const int fetch, vec *first,
-                           vec *second) {
-    if (fetch)
-        __builtin_prefetch(p + ahead, 0, 2);
-    if (dtype == CATTN_F32) {
-        if (fetch)
-            __builtin_prefetch(p + ahead + 64, 0, 2);
-        *first = vec_load((const float *)p);
-        *second = vec_load((const float *)p + 16);
-    } else if (dtype == CATTN_F16) {
-        *first = vec_load_f16((const uint16_t *)p);
-        *second = vec_load_f16((const uint16_t *)p + 16);
-    } else {
-        vec_load_pairs((const uint16_t *)p, first, second);
+/* The first or second of two vectors that lie together: consecutive d (K) or tokens (V). */
+SIMD_INLINE vec load_half(const unsigned char *p, uint32_t dtype, const int half) {
+    switch (dtype) {
+    case CATTN_F32: return vec_load((const float *)p + 16 * half);
+    case CATTN_F16: return vec_load_f16((const uint16_t *)p + 16 * half);
+    default: return vec_load_bf16_pairs((const uint16_t *)p, half);
     }
+}
+
+/* The lines of such a pair, some way on. */
+SIMD_INLINE void fetch_pair(const unsigned char *p, uint32_t dtype) {
+    __builtin_prefetch(p, 0, 2);
+    if (dtype == CATTN_F32)
+        __builtin_prefetch(p + 64, 0, 2);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------------- */
@@ -79,15 +77,16 @@ SIMD_INLINE void score_tile(struct group *g, const struct block *b, uint32_t tok
         UNROLL for (int v = 0; v < V; v++)
             even[r][v] = odd[r][v] = vec_set(0);
     for (size_t pair = 0; pair < b->k_pairs; pair++) {
-        vec k_even[MOST_VECTORS], k_odd[MOST_VECTORS];
-        UNROLL for (int v = 0; v < V; v++)
-            load_pair(k + v * b->group + pair * step, b->ahead, dtype, fetch, &k_even[v], &k_odd[v]);
-        UNROLL for (int r = 0; r < R; r++) {
-            const vec q_even = vec_set(g->q[r][2 * pair]), q_odd = vec_set(g->q[r][2 * pair + 1]);
-            UNROLL for (int v = 0; v < V; v++) {
-                even[r][v] = vec_fma(q_even, k_even[v], even[r][v]);
-                odd[r][v] = vec_fma(q_odd, k_odd[v], odd[r][v]);
-            }
+        UNROLL for (int v = 0; v < V; v++) {
+            const unsigned char *p = k + v * b->group + pair * step;
+            if (fetch)
+                fetch_pair(p + b->ahead, dtype);
+            const vec k_even = load_half(p, dtype, 0);
+            UNROLL for (int r = 0; r < R; r++)
+                even[r][v] = vec_fma(vec_set(g->q[r][2 * pair]), k_even, even[r][v]);
+            const vec k_odd = load_half(p, dtype, 1);
+            UNROLL for (int r = 0; r < R; r++)
+                odd[r][v] = vec_fma(vec_set(g->q[r][2 * pair + 1]), k_odd, odd[r][v]);
         }
     }
     UNROLL for (int r = 0; r < R; r++)
@@ -140,13 +139,15 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
             o[r][v] = vec_load(g->state[r] + CATTN_STATE_O + 16 * (column + v));
     for (uint32_t token = 0; token < b->n_tokens; token += 2) {
         const unsigned char *values = b->v + token / 32 * b->tile_row + column * tile + token % 32 / 2 * step;
-        vec first[MOST_VECTORS], second[MOST_VECTORS];
-        UNROLL for (int v = 0; v < V; v++)
-            load_pair(values + v * tile, b->ahead, dtype, fetch, &first[v], &second[v]);
-        UNROLL for (int r = 0; r < R; r++) {
-            const vec p_first = vec_set(g->s[r][token]), p_second = vec_set(g->s[r][token + 1]);
-            UNROLL for (int v = 0; v < V; v++)
-                o[r][v] = vec_fma(p_second, second[v], vec_fma(p_first, first[v], o[r][v]));
+        UNROLL for (int v = 0; v < V; v++) {
+            const unsigned char *p = values + v * tile;
+            if (fetch)
+                fetch_pair(p + b->ahead, dtype);
+            UNROLL for (int half = 0; half < 2; half++) {
+                const vec value = load_half(p, dtype, half);
+                UNROLL for (int r = 0; r < R; r++)
+                    o[r][v] = vec_fma(vec_set(g->s[r][token + half]), value, o[r][v]);
+            }
         }
     }
     UNROLL for (int r = 0; r < R; r++)

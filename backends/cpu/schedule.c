@@ -3,6 +3,7 @@
 #endif
 #include "schedule.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +20,8 @@ enum {
     MOST_BLOCK_ROWS = 256,  /* rows that meet K and V together; enough to be bound by arithmetic */
     SCRATCH_BYTES = 1 << 20 /* aim for the states of a block of rows: they should stay in L2 */
 };
+
+typedef _Atomic uint64_t arrival; /* number of the pass << 32 | tasks done */
 
 struct cattn_scratch {
     uint32_t *rows;     /* [block_rows] of the run at hand */
@@ -60,7 +63,6 @@ int cattn_schedule_open(struct cattn_schedule *schedule, const struct cattn_kern
     schedule->n_heads = shape->n_kv_heads;
     schedule->group = shape->n_heads / shape->n_kv_heads;
     schedule->n_threads = shape->n_threads;
-    schedule->process = (int)getpid();
     schedule->block_rows = MOST_BLOCK_ROWS;
     while (schedule->block_rows > 16 && schedule->block_rows * row_bytes > SCRATCH_BYTES)
         schedule->block_rows /= 2;
@@ -132,7 +134,7 @@ static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_row
 static int reserve_arrived(struct cattn_schedule *schedule, size_t n) {
     if (schedule->arrived_room >= n)
         return CATTN_OK;
-    atomic_uint *arrived = cattn_calloc(n, sizeof *arrived);
+    arrival *arrived = cattn_calloc(n, sizeof *arrived);
     if (!arrived)
         return CATTN_ENOMEM;
     cattn_free(schedule->arrived);
@@ -239,13 +241,6 @@ static uint64_t longest(const struct cattn_work *work) {
     return tokens;
 }
 
-/* Shares that never came leave counts behind. */
-static void forget_arrivals(struct cattn_schedule *schedule) {
-    atomic_uint *arrived = schedule->arrived;
-    for (size_t i = 0; i < (size_t)schedule->n_heads * schedule->n_pieces; i++)
-        atomic_store_explicit(&arrived[i], 0, memory_order_relaxed);
-}
-
 void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work) {
     const struct cut cut = cut_rows(schedule, work->n_rows, longest(work));
     schedule->n_pieces = cut.n_pieces;
@@ -262,7 +257,6 @@ void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_wor
         task->cost = cost_of(schedule, work, task);
         schedule->total_cost += task->cost;
     }
-    forget_arrivals(schedule);
 }
 
 /* ---- a task ---------------------------------------------------------------------------------------- */
@@ -413,12 +407,18 @@ static void finish_parts(const struct job *job) {
     }
 }
 
+/* Counts afresh in each pass: shares of an earlier one may never have come. */
 static int is_last_of_piece(const struct job *job) {
     const struct cattn_schedule *schedule = job->schedule;
-    atomic_uint *arrived = (atomic_uint *)schedule->arrived + job->head * schedule->n_pieces + job->task->piece;
-    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < schedule->n_tasks / schedule->n_pieces)
+    arrival *arrived = (arrival *)schedule->arrived + (size_t)job->head * schedule->n_pieces + job->task->piece;
+    const uint64_t pass = (uint64_t)job->call->pass << 32;
+    uint64_t before = atomic_load_explicit(arrived, memory_order_relaxed), after;
+    do
+        after = (before >> 32 == job->call->pass ? before : pass) + 1;
+    while (!atomic_compare_exchange_weak_explicit(arrived, &before, after, memory_order_acq_rel, memory_order_relaxed));
+    if ((uint32_t)after < schedule->n_tasks / schedule->n_pieces)
         return 0;
-    atomic_store_explicit(arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(arrived, pass, memory_order_relaxed);
     return 1;
 }
 
@@ -490,7 +490,8 @@ static int is_mine(const struct cattn_schedule *schedule, uint32_t head, uint64_
                    uint32_t nth) {
     if (by_heads)
         return head >= share_begin(schedule->n_heads, ith, nth) && head < share_begin(schedule->n_heads, ith + 1, nth);
-    return smaller((uint64_t)((double)middle / ((double)schedule->total_cost * schedule->n_heads) * nth), nth - 1) == ith;
+    const double part = (double)middle / ((double)schedule->total_cost * schedule->n_heads);
+    return smaller((uint64_t)(part * nth), nth - 1) == ith;
 }
 
 static void attend_share(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
@@ -499,8 +500,9 @@ static void attend_share(struct cattn_schedule *schedule, const struct cattn_wor
     struct cattn_scratch *scratch = schedule->scratch[ith];
     struct job job = {schedule, work, call, NULL, scratch, {0}, 0};
     const unsigned saved = enter_arithmetic();
+    const double scale = call->scale > 0 ? call->scale : 1 / sqrt(layout->k_dim);
     uint64_t cost = 0;
-    job.rows = (struct cattn_rows){.layout = layout, .scale_log2 = (float)(call->scale * 1.44269504088896340736),
+    job.rows = (struct cattn_rows){.layout = layout, .scale_log2 = (float)(scale * 1.44269504088896340736),
                                    .position = scratch->position, .q = scratch->q, .q_stride = q_stride(layout),
                                    .states = scratch->states, .state_stride = state_floats(schedule)};
     for (job.head = 0; job.head < schedule->n_heads; job.head++) {
@@ -515,10 +517,17 @@ static void attend_share(struct cattn_schedule *schedule, const struct cattn_wor
     leave_arithmetic(saved);
 }
 
-/* Threads for a parallel region: a forked child has lost the pool it would wait for. */
+/* Threads for a parallel region.  A forked child has lost the pool of threads that the parent's regions made, whichever
+ * cache they were for, and would wait for it for ever: of the process, not of a cache, and so the one thing here that is
+ * static. */
 static uint32_t region_threads(const struct cattn_schedule *schedule) {
 #if defined(_OPENMP)
-    return (int)getpid() == schedule->process ? schedule->n_threads : 1;
+    static atomic_int first_process;
+    const int process = (int)getpid();
+    int first = 0;
+    if (schedule->n_threads == 1)
+        return 1;
+    return atomic_compare_exchange_strong(&first_process, &first, process) || first == process ? schedule->n_threads : 1;
 #else
     (void)schedule;
     return 1;
@@ -542,8 +551,6 @@ void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_wo
 void cattn_schedule_attend(struct cattn_schedule *schedule, const struct cattn_work *work,
                            const struct cattn_call *call, uint32_t ith, uint32_t nth) {
     const uint32_t n = nth ? smaller(nth, schedule->n_threads) : region_threads(schedule);
-    if (!nth)
-        forget_arrivals(schedule);
     if (nth || n == 1) {
         if (ith < n && call->k)
             write_share(schedule, work, call, ith, n);

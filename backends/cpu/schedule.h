@@ -20,7 +20,6 @@ struct cattn_schedule {
     struct cattn_pool *pool;
     uint32_t n_heads, group;    /* KV heads; query heads per KV head */
     uint32_t n_threads;
-    int process;                /* that made it: a forked child has none of its threads */
     uint32_t block_rows;        /* most rows of a task */
     struct cattn_scratch **scratch; /* [n_threads] */
 
@@ -30,7 +29,7 @@ struct cattn_schedule {
     uint64_t total_cost;        /* of the tasks of one head */
     struct cattn_task *tasks;
     uint32_t tasks_room;
-    void *arrived;              /* [n_heads * n_pieces] tasks of the piece that are done */
+    void *arrived;              /* [n_heads * n_pieces]: a pass, and how many tasks of the piece are done in it */
     size_t arrived_room;
     float *parts;               /* [head][row][span] states, where spans are divided */
     size_t parts_room;

@@ -61,16 +61,14 @@ SIMD_INLINE vec vec_load_f16(const uint16_t *p) {
                   _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
 }
 
-SIMD_INLINE __m256 pair_first(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
-SIMD_INLINE __m256 pair_second(__m256i x) {
-    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)));
+SIMD_INLINE __m256 bf16_pairs8(const uint16_t *p, const int half) {
+    const __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_castsi256_ps(half ? _mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)) : _mm256_slli_epi32(x, 16));
 }
 
-/* Sixteen pairs of bf16: the first of each pair, the second of each pair. */
-SIMD_INLINE void vec_load_pairs(const uint16_t *p, vec *first, vec *second) {
-    const __m256i low = _mm256_loadu_si256((const __m256i *)p), high = _mm256_loadu_si256((const __m256i *)(p + 16));
-    *first = vec_of(pair_first(low), pair_first(high));
-    *second = vec_of(pair_second(low), pair_second(high));
+/* The first or second of each of sixteen pairs of bf16. */
+SIMD_INLINE vec vec_load_bf16_pairs(const uint16_t *p, const int half) {
+    return vec_of(bf16_pairs8(p, half), bf16_pairs8(p + 16, half));
 }
 
 /* Below this 2^x rounds to zero whatever it is multiplied with here, and its floor still fits two exponents. */

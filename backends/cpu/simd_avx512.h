@@ -35,11 +35,10 @@ SIMD_INLINE vec vec_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-/* Sixteen pairs of bf16: the first of each pair, the second of each pair. */
-SIMD_INLINE void vec_load_pairs(const uint16_t *p, vec *first, vec *second) {
+/* The first or second of each of sixteen pairs of bf16. */
+SIMD_INLINE vec vec_load_bf16_pairs(const uint16_t *p, const int half) {
     const __m512i x = _mm512_loadu_si512(p);
-    *first = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-    *second = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)));
+    return _mm512_castsi512_ps(half ? _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(x, 16));
 }
 
 /* x - floor(x), and y * 2^floor(x) with one rounding. */

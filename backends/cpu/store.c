@@ -26,7 +26,8 @@ struct vector {
     float x[CATTN_MAX_HEAD_DIM];
 };
 
-static void load_vector(struct vector *vector, const void *array, uint32_t dtype, size_t first, uint32_t n, uint32_t pad) {
+static void load_vector(struct vector *vector, const void *array, uint32_t dtype, size_t first, uint32_t n,
+                        uint32_t pad) {
     cattn_load_row(vector->x, array, dtype, first, n);
     memset(vector->x + n, 0, (pad - n) * sizeof *vector->x);
 }

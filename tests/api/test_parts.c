@@ -272,88 +272,232 @@ START_TEST(refused_shares)
 }
 END_TEST
 
-enum { SPANS_LONG = 3 * 1024 + 100, N_SHARES = 4 };
+/* ---- shares that come again, and passes that are given up --------------------------------------------- */
+
+enum { SPANS_LONG = 3 * 1024 + 100, ROOM = 64, N_SHARES = 4, N_LAYERS = 2 };
 
 /* One KV head and more than three spans, so that shares must divide spans. */
-static void open_long(struct engine *e, struct toy *toy, int32_t *tokens, size_t more)
-{
-    struct cattn_config config = engine_config(SPANS_LONG + 200);
-    config.n_threads = N_SHARES;
-    config.chunk_tokens = 64;
-    engine_init(e, &config, 6);
-    random_tokens(&e->rng, tokens, SPANS_LONG + more, 1000);
-    e->form = FORM_WRITE;
-    engine_prefill(e, toy, 0, tokens, SPANS_LONG, 0);
-}
-
-/* Shares that were never called, because the step was given up in the middle, are not missed by the next step. */
-START_TEST(given_up_in_the_middle)
-{
+struct spans {
     struct engine e;
     struct toy toy;
+    int32_t *tokens;
+    size_t n_bytes; /* of a row of output */
+    unsigned char *expected, *got[N_LAYERS];
+};
+
+static void spans_open(struct spans *s)
+{
+    struct cattn_config config = engine_config(SPANS_LONG + 200);
+    config.n_layers = N_LAYERS;
+    config.n_threads = N_SHARES;
+    config.chunk_tokens = 64;
+    engine_init(&s->e, &config, 6);
+    s->tokens = malloc((SPANS_LONG + ROOM) * sizeof *s->tokens);
+    random_tokens(&s->e.rng, s->tokens, SPANS_LONG + ROOM, 1000);
+    s->e.form = FORM_WRITE;
+    engine_prefill(&s->e, &s->toy, 0, s->tokens, SPANS_LONG, 0);
+    s->e.form = FORM_ATTEND;
+    s->n_bytes = engine_output_bytes(&s->e);
+    s->expected = malloc((1 + N_LAYERS) * s->n_bytes);
+    for (size_t layer = 0; layer < N_LAYERS; layer++)
+        s->got[layer] = s->expected + (1 + layer) * s->n_bytes;
+}
+
+static void spans_close(struct spans *s)
+{
+    engine_close(&s->e, &s->toy);
+    engine_free(&s->e);
+    free(s->tokens);
+    free(s->expected);
+}
+
+/* A step of one row. */
+static void spans_begin(struct spans *s)
+{
+    struct engine_item item = {.toy = &s->toy, .tokens = s->tokens + s->toy.length, .n_tokens = 1};
+    ck_assert_uint_lt(s->toy.length, SPANS_LONG + ROOM);
+    ck_assert_int_eq(engine_begin(&s->e, &item, 1), CATTN_OK);
+}
+
+typedef int part_call(cattn_step *, uint32_t, const struct cattn_io *, uint32_t, uint32_t);
+
+static void call_share(struct spans *s, part_call *call, uint32_t layer, const struct cattn_io *io, uint32_t i,
+                       uint32_t times)
+{
+    for (uint32_t t = 0; t < times; t++)
+        ck_assert_int_eq(call(s->e.step, layer, io, i, N_SHARES), CATTN_OK);
+}
+
+/* A pass in which one share comes more often than once. */
+static void call_shares(struct spans *s, part_call *call, uint32_t layer, const struct cattn_io *io, uint32_t again,
+                        uint32_t times)
+{
+    for (uint32_t i = 0; i < N_SHARES; i++)
+        call_share(s, call, layer, io, i, i == again ? times : 1);
+}
+
+static void write_in_shares(struct spans *s, uint32_t layer, uint32_t again, uint32_t times)
+{
     struct cattn_io io;
-    int32_t *tokens = malloc((SPANS_LONG + 20) * sizeof *tokens);
-    open_long(&e, &toy, tokens, 20);
-    for (uint32_t called = 1; called < N_SHARES; called++)
-        for (int ended = 0; ended <= 1; ended++) {
-            struct engine_item item = {.toy = &toy, .tokens = tokens + toy.length, .n_tokens = 1};
-            ck_assert_int_eq(engine_begin(&e, &item, 1), CATTN_OK);
-            engine_load(&e, 0, &io);
-            ck_assert_int_eq(cattn_step_write(e.step, 0, &io), CATTN_OK);
-            io.k = io.v = NULL;
-            for (uint32_t i = 0; i < called; i++)
-                ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, N_SHARES - 1 - i, N_SHARES), CATTN_OK);
-            if (ended)
-                engine_end(&e);
-            else
-                engine_abort(&e);
-            e.form = called % 2 ? FORM_ATTEND : FORM_WRITE_PARTS;
-            e.nth = N_SHARES;
-            engine_feed(&e, &toy, tokens + toy.length, 1);
-        }
-    engine_close(&e, &toy);
-    engine_free(&e);
-    free(tokens);
+    engine_load(&s->e, layer, &io);
+    call_shares(s, cattn_step_write_part, layer, &io, again, times);
+}
+
+/* Buffers with an erased output; K and V were stored before. */
+static struct cattn_io load_stored(struct spans *s, uint32_t layer)
+{
+    struct cattn_io io;
+    engine_load(&s->e, layer, &io);
+    io.k = io.v = NULL;
+    return io;
+}
+
+/* What shares have put out in each layer is what whole calls put out; those the engine compares with the oracle. */
+static void check_layers(struct spans *s, const char *what)
+{
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+        engine_layer(&s->e, layer);
+        engine_output(&s->e, 0, s->expected);
+        CHECK(!memcmp(s->got[layer], s->expected, s->n_bytes), "layer %u: %s", layer, what);
+    }
+}
+
+/* A share that comes again does nothing; if it comes when all have returned it begins another pass, which may be
+ * finished or not.  The layers after it do not see any of this. */
+static void repeat_share(struct spans *s, uint32_t again, uint32_t times, uint32_t after, int finished)
+{
+    char what[100];
+    snprintf(what, sizeof what, "share %u came %u times, and %u times after the last%s", again, times, after,
+             finished ? ", with all others" : "");
+    spans_begin(s);
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        write_in_shares(s, layer, again, again + 1 < N_SHARES ? times : 1);
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+        struct cattn_io io = load_stored(s, layer);
+        call_shares(s, cattn_step_attend_part, layer, &io, again, layer ? 1 : times);
+        call_share(s, cattn_step_attend_part, layer, &io, again, layer ? 0 : after);
+        if (finished && !layer)
+            call_shares(s, cattn_step_attend_part, layer, &io, again, 1);
+        engine_output(&s->e, 0, s->got[layer]);
+    }
+    check_layers(s, what);
+    engine_end(&s->e);
+}
+
+START_TEST(repeated_shares)
+{
+    struct spans s;
+    spans_open(&s);
+    for (uint32_t again = 0; again < N_SHARES; again++)
+        for (uint32_t times = 1; times <= 3; times++)
+            for (uint32_t after = 0; after <= 2; after++)
+                repeat_share(&s, again, times, after, after && times % 2);
+    spans_close(&s);
 }
 END_TEST
 
-/* A share that comes twice counts once, and a whole attend gives up the shares before it: same bits, each time. */
-START_TEST(repeated_shares)
+/* Shares of write that begin another pass keep attention away until they are finished or given up. */
+START_TEST(write_shares_after_the_last)
 {
-    struct engine e;
-    struct toy toy;
-    struct cattn_io io;
-    int32_t *tokens = malloc((SPANS_LONG + 1) * sizeof *tokens);
-    open_long(&e, &toy, tokens, 1);
-    size_t n = engine_output_bytes(&e);
-    unsigned char *expected = malloc(2 * n), *got = expected + n;
-    struct engine_item item = {.toy = &toy, .tokens = tokens + SPANS_LONG, .n_tokens = 1};
-    ck_assert_int_eq(engine_begin(&e, &item, 1), CATTN_OK);
-    e.form = FORM_ATTEND;
-    engine_layer(&e, 0);
-    engine_output(&e, 0, expected);
-    engine_load(&e, 0, &io);
-    io.k = io.v = NULL;
-    for (uint32_t twice = 0; twice < N_SHARES; twice++) {
-        memset(e.out.data, 0xff, e.out.bytes);
-        for (uint32_t i = 0; i < N_SHARES; i++) {
-            ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, i, N_SHARES), CATTN_OK);
-            if (i == twice && i + 1 < N_SHARES)
-                ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, i, N_SHARES), CATTN_OK);
+    struct spans s;
+    struct cattn_io io, stored;
+    spans_open(&s);
+    for (int by_whole = 0; by_whole <= 1; by_whole++) {
+        spans_begin(&s);
+        for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+            engine_load(&s.e, layer, &io);
+            stored = io;
+            stored.k = stored.v = NULL;
+            call_shares(&s, cattn_step_write_part, layer, &io, 1, 2);
+            call_share(&s, cattn_step_write_part, layer, &io, 1, 1);
+            ck_assert_int_eq(cattn_step_attend_part(s.e.step, layer, &stored, 0, N_SHARES), CATTN_EINVAL);
+            if (by_whole)
+                ck_assert_int_eq(cattn_step_write(s.e.step, layer, &io), CATTN_OK);
+            else
+                call_shares(&s, cattn_step_write_part, layer, &io, 1, 1);
+            call_shares(&s, cattn_step_attend_part, layer, &stored, 1, 1);
+            engine_output(&s.e, 0, s.got[layer]);
         }
-        engine_output(&e, 0, got);
-        CHECK(!memcmp(got, expected, n), "share %u twice", twice);
-        memset(e.out.data, 0xff, e.out.bytes);
-        ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, twice, N_SHARES), CATTN_OK);
-        ck_assert_int_eq(cattn_step_attend(e.step, 0, &io), CATTN_OK);
-        engine_output(&e, 0, got);
-        CHECK(!memcmp(got, expected, n), "share %u, then all", twice);
+        check_layers(&s, by_whole ? "given up by a whole call" : "finished");
+        engine_end(&s.e);
     }
-    engine_end(&e);
-    engine_close(&e, &toy);
-    engine_free(&e);
-    free(expected);
-    free(tokens);
+    spans_close(&s);
+}
+END_TEST
+
+enum giver { BY_WRITE, BY_ATTEND, BY_END, BY_ABORT, N_GIVERS };
+
+static void give_up(struct spans *s, enum giver giver)
+{
+    struct cattn_io io;
+    engine_load(&s->e, 0, &io);
+    switch (giver) {
+    case BY_WRITE:
+        ck_assert_int_eq(cattn_step_write(s->e.step, 0, &io), CATTN_OK);
+        return;
+    case BY_ATTEND:
+        io.k = io.v = NULL;
+        ck_assert_int_eq(cattn_step_attend(s->e.step, 0, &io), CATTN_OK);
+        return;
+    case BY_END:
+        engine_end(&s->e);
+        break;
+    default:
+        engine_abort(&s->e);
+    }
+    spans_begin(s);
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        write_in_shares(s, layer, 0, 1);
+}
+
+/* Shares that never came are not missed, and those that did do not count in the next pass, in this step or another. */
+START_TEST(given_up_in_the_middle)
+{
+    struct spans s;
+    spans_open(&s);
+    for (uint32_t called = 1; called < N_SHARES; called++)
+        for (int giver = 0; giver < N_GIVERS; giver++) {
+            char what[100];
+            snprintf(what, sizeof what, "%u shares had come, giver %d", called, giver);
+            spans_begin(&s);
+            for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+                write_in_shares(&s, layer, 0, 1);
+            struct cattn_io io = load_stored(&s, 0);
+            for (uint32_t i = 0; i < called; i++)
+                call_share(&s, cattn_step_attend_part, 0, &io, N_SHARES - 1 - i, 1);
+            give_up(&s, (enum giver)giver);
+            for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+                io = load_stored(&s, layer);
+                call_shares(&s, cattn_step_attend_part, layer, &io, 0, 1);
+                engine_output(&s.e, 0, s.got[layer]);
+            }
+            check_layers(&s, what);
+            engine_end(&s.e);
+        }
+    spans_close(&s);
+}
+END_TEST
+
+/* A whole attend in the step after one that was left in the middle. */
+START_TEST(whole_after_given_up)
+{
+    struct spans s;
+    spans_open(&s);
+    for (uint32_t called = 1; called < N_SHARES; called++)
+        for (int ended = 0; ended <= 1; ended++) {
+            spans_begin(&s);
+            for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+                write_in_shares(&s, layer, 0, 1);
+            struct cattn_io io = load_stored(&s, 0);
+            for (uint32_t i = 0; i < called; i++)
+                call_share(&s, cattn_step_attend_part, 0, &io, i, 1);
+            if (ended)
+                engine_end(&s.e);
+            else
+                engine_abort(&s.e);
+            engine_feed(&s.e, &s.toy, s.tokens + s.toy.length, 1);
+        }
+    spans_close(&s);
 }
 END_TEST
 
@@ -380,8 +524,10 @@ int main(void)
     tcase_add_test(tcase, shares_of_spans);
     tcase_add_test(tcase, standing_threads);
     tcase_add_test(tcase, refused_shares);
-    tcase_add_test(tcase, given_up_in_the_middle);
     tcase_add_test(tcase, repeated_shares);
+    tcase_add_test(tcase, write_shares_after_the_last);
+    tcase_add_test(tcase, given_up_in_the_middle);
+    tcase_add_test(tcase, whole_after_given_up);
     tcase_add_test(tcase, empty_step_in_shares);
     return suite_run(tcase);
 }

@@ -4,6 +4,7 @@
 #include "support/engine.h"
 #include "support/suite.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,27 +254,40 @@ START_TEST(a9_head_ratios)
 }
 END_TEST
 
-/* A14: a child of a process that has computed computes, too. */
-static void in_child(uint32_t n_threads)
+static void prefill_for_child(struct engine *e, struct toy *toy, uint32_t n_threads)
 {
     struct cattn_config config = engine_config(10 * CHUNK);
-    struct engine e;
-    struct toy toy;
     int32_t tokens[CHUNK + 3] = {0};
     config.n_threads = n_threads;
     config.n_heads = config.n_kv_heads = 4;
-    engine_init(&e, &config, 14);
-    engine_prefill(&e, &toy, 0, tokens, CHUNK + 3, 0);
+    engine_init(e, &config, 14);
+    engine_prefill(e, toy, 0, tokens, CHUNK + 3, 0);
+}
+
+/* A14: a child of a process that has computed computes, too: with its parent's cache, and with one of its own. */
+static void in_child(uint32_t n_threads, int own_cache)
+{
+    struct engine e, own;
+    struct toy toy, own_toy;
+    prefill_for_child(&e, &toy, n_threads);
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         alarm(60);
-        decode(&e, &toy, 1, 3);
+        if (own_cache) {
+            prefill_for_child(&own, &own_toy, n_threads);
+            decode(&own, &own_toy, 1, 3);
+            engine_close(&own, &own_toy);
+            engine_free(&own);
+        } else {
+            decode(&e, &toy, 1, 3);
+        }
         _exit(0);
     }
     int status = -1;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: status %d", status);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child with %s cache: status %d",
+          own_cache ? "its own" : "its parent's", status);
     decode(&e, &toy, 1, 3);
     engine_close(&e, &toy);
     engine_free(&e);
@@ -281,8 +295,10 @@ static void in_child(uint32_t n_threads)
 
 START_TEST(a14_after_fork)
 {
-    in_child(1);
-    in_child(2);
+    for (int own_cache = 0; own_cache <= 1; own_cache++) {
+        in_child(1, own_cache);
+        in_child(2, own_cache);
+    }
 }
 END_TEST
 
@@ -546,6 +562,44 @@ START_TEST(host_settings_are_left_alone)
 }
 END_TEST
 
+/* The default scale of a head_dim whose root has to be rounded. */
+START_TEST(rounding_mode_of_the_caller)
+{
+#if defined(FE_UPWARD) && defined(FE_DOWNWARD) && defined(FE_TOWARDZERO)
+    static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    struct cattn_config config = engine_config(8 * CHUNK);
+    config.head_dim = 40;
+    for (unsigned k = 0; cattn_kernel_name(k); k++) {
+        struct engine e;
+        struct toy toy;
+        struct cattn_io io;
+        int32_t tokens[2 * CHUNK] = {0};
+        config.kernel = cattn_kernel_name(k);
+        engine_init(&e, &config, 34);
+        engine_open(&e, &toy, 0, NULL, 0);
+        struct engine_item item = {.toy = &toy, .tokens = tokens, .n_tokens = 2 * CHUNK};
+        ck_assert_int_eq(engine_begin(&e, &item, 1), CATTN_OK);
+        engine_layer(&e, 0);
+        unsigned char *expected = malloc(e.out.bytes);
+        memcpy(expected, e.out.data, e.out.bytes);
+        for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
+            engine_load(&e, 0, &io);
+            ck_assert_int_eq(fesetround(modes[m]), 0);
+            int status = cattn_step_attend(e.step, 0, &io), left = fegetround();
+            ck_assert_int_eq(fesetround(FE_TONEAREST), 0);
+            ck_assert_int_eq(status, CATTN_OK);
+            ck_assert_int_eq(left, modes[m]);
+            CHECK(!memcmp(e.out.data, expected, e.out.bytes), "%s, rounding mode %d", config.kernel, modes[m]);
+        }
+        engine_end(&e);
+        engine_close(&e, &toy);
+        engine_free(&e);
+        free(expected);
+    }
+#endif
+}
+END_TEST
+
 static void *run_on_small_stack(void *argument)
 {
     struct engine *e = argument;
@@ -632,6 +686,7 @@ int main(void)
     tcase_add_test(tcase, a25_batch_of_one_and_of_none);
     tcase_add_test(tcase, namespaces);
     tcase_add_test(tcase, host_settings_are_left_alone);
+    tcase_add_test(tcase, rounding_mode_of_the_caller);
     tcase_add_test(tcase, small_stack);
     tcase_add_test(tcase, destroyed_while_open);
     return suite_run(tcase);

@@ -330,10 +330,49 @@ START_TEST(climbing_scores)
 }
 END_TEST
 
+static int exact_f32(const char *kernel)
+{
+    const char *exact;
+    for (unsigned i = 0; (exact = exact_kernel(i, CATTN_F32, CATTN_F32)); i++)
+        if (!strcmp(exact, kernel))
+            return 1;
+    return 0;
+}
+
+/* More query heads on a KV head, and more rows, than are worked on together; and the same bits on any number of
+ * threads, most of which find nothing to do. */
+START_TEST(large_groups)
+{
+    static const uint32_t shapes[][3] = {{300, 1, 1}, {300, 1, 3}, {71, 1, 5}, {64, 4, 9}, {257, 1, 2}, {1, 1, 300},
+                                         {3, 1, 130}};
+    static const uint32_t threads[] = {1, 7, 16};
+    for (unsigned k = 0; cattn_kernel_name(k); k++)
+        for (size_t i = 0; i < COUNT(shapes); i++) {
+            struct kernel_case c = {.head_dim = 16, .heads = shapes[i][0], .kv_heads = shapes[i][1],
+                                    .rows = shapes[i][2], .chunk = 64, .length = 1024 + 100 + shapes[i][2],
+                                    .shared = 1024 / 64, .form = FORM_ATTEND, .guard = GUARD_END, .gain = 3, .salt = i};
+            struct trace *one[N_SEQUENCES], *many[N_SEQUENCES];
+            char text[400];
+            for (size_t t = 0; t < COUNT(threads); t++) {
+                c.threads = threads[t];
+                describe(&c, cattn_kernel_name(k), text, sizeof text);
+                run_case(&c, cattn_kernel_name(k), t ? many : one);
+                for (size_t j = 0; t && j < N_SEQUENCES; j++) {
+                    CHECK(!exact_f32(cattn_kernel_name(k)) || trace_differences(one[j], many[j]) == 0, "%s", text);
+                    trace_free(many[j]);
+                }
+            }
+            for (size_t j = 0; j < N_SEQUENCES; j++)
+                trace_free(one[j]);
+        }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = suite_case("kernels");
     tcase_add_test(tcase, each_value);
+    tcase_add_test(tcase, large_groups);
     tcase_add_test(tcase, extreme_scores);
     tcase_add_test(tcase, climbing_scores);
     tcase_add_test(tcase, sampled);

@@ -1,0 +1,210 @@
+/* The algebra of states: the empty one is neutral, merging is a weighted sum, a NaN is not lost. */
+#include "state.h"
+#include "chunkattention.h"
+#include "support/dtype.h"
+#include "support/random.h"
+#include "support/suite.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { V_DIM = 19, V_PAD = 32, FLOATS = CATTN_STATE_O + V_PAD };
+
+struct state {
+    float f[FLOATS];
+};
+
+/* Where the library sees it: aligned. */
+struct place {
+    _Alignas(64) struct state state;
+};
+
+static struct state empty_state(void)
+{
+    struct place p;
+    memset(&p, 0xff, sizeof p);
+    cattn_state_clear(p.state.f, V_PAD);
+    return p.state;
+}
+
+/* With whole numbers up to `most` for l and o; every sum of a few of them is exact. */
+static struct state whole_state(struct rng *rng, float m, unsigned most)
+{
+    struct state s = empty_state();
+    s.f[0] = m;
+    for (size_t i = CATTN_STATE_L; i < FLOATS; i++)
+        s.f[i] = (float)(1 + rng_below(rng, most));
+    return s;
+}
+
+static struct state filled_state(float m, float l, float o)
+{
+    struct state s = empty_state();
+    s.f[0] = m;
+    for (size_t i = CATTN_STATE_L; i < FLOATS; i++)
+        s.f[i] = i < CATTN_STATE_O ? l : o;
+    return s;
+}
+
+static struct state merged(struct state into, struct state later)
+{
+    struct place a = {into}, b = {later};
+    cattn_state_merge(a.state.f, b.state.f, V_PAD);
+    return a.state;
+}
+
+static void finish(struct state s, void *out, uint32_t dtype, float *lse)
+{
+    struct place p = {s};
+    cattn_state_finish(p.state.f, V_DIM, out, dtype, lse);
+}
+
+static int equal(const struct state *a, const struct state *b)
+{
+    const size_t n = FLOATS - CATTN_STATE_L;
+    return a->f[0] == b->f[0] && !memcmp(a->f + CATTN_STATE_L, b->f + CATTN_STATE_L, n * sizeof *a->f);
+}
+
+START_TEST(empty_is_neutral)
+{
+    struct rng rng;
+    rng_init(&rng, 1);
+    struct state empty = empty_state(), both = merged(empty, empty);
+    ck_assert(equal(&both, &empty));
+    for (int m = -200; m <= 200; m += 50) {
+        struct state x = whole_state(&rng, (float)m, 1 << 24);
+        for (size_t i = CATTN_STATE_L; i < FLOATS; i++)
+            x.f[i] /= 3; /* bits in every place */
+        x.f[CATTN_STATE_O + 1] = -0.0f;
+        struct state before = merged(empty, x), after = merged(x, empty);
+        CHECK(equal(&before, &x), "empty, then x with m %d", m);
+        CHECK(equal(&after, &x), "x with m %d, then empty", m);
+    }
+}
+END_TEST
+
+/* Each part is weighed by 2^m. */
+START_TEST(merge_is_a_weighted_sum)
+{
+    struct rng rng;
+    rng_init(&rng, 2);
+    for (int a = -12; a <= 12; a++) {
+        struct state x = whole_state(&rng, (float)a, 100), y = whole_state(&rng, 3, 100), z = merged(x, y);
+        float top = a > 3 ? (float)a : 3;
+        ck_assert(z.f[0] == top);
+        for (size_t i = CATTN_STATE_L; i < FLOATS; i++) {
+            double expected = ldexp(x.f[i], a - (int)top) + ldexp(y.f[i], 3 - (int)top);
+            CHECK(z.f[i] == expected, "m %d and 3, float %zu: %a, not %a", a, i, z.f[i], expected);
+        }
+    }
+}
+END_TEST
+
+/* Where nothing is rounded the order does not matter; where something is, the later state is scaled and then added. */
+START_TEST(merge_order)
+{
+    struct rng rng;
+    rng_init(&rng, 3);
+    for (int a = -3; a <= 3; a++)
+        for (int b = -3; b <= 3; b++) {
+            struct state x = whole_state(&rng, (float)a, 64), y = whole_state(&rng, (float)b, 64);
+            struct state z = whole_state(&rng, 0, 64);
+            struct state left = merged(merged(x, y), z), right = merged(x, merged(y, z));
+            struct state back = merged(z, merged(y, x));
+            CHECK(equal(&left, &right) && equal(&left, &back), "m %d, %d, 0", a, b);
+        }
+    struct state one = filled_state(0, 1, 1), small = filled_state(-24, 1, 1), smaller = filled_state(-25, 1, 1);
+    struct state in_order = merged(merged(one, small), small), grouped = merged(one, merged(small, small));
+    ck_assert(in_order.f[CATTN_STATE_L] == 1); /* a half unit each: to even, twice */
+    ck_assert(grouped.f[CATTN_STATE_L] == 1 + 0x1p-23f);
+    grouped = merged(merged(smaller, smaller), one);
+    ck_assert(grouped.f[0] == 0 && grouped.f[CATTN_STATE_O] == 1);
+}
+END_TEST
+
+/* The weight of a state far below is zero, not less than nothing. */
+START_TEST(merge_far_apart)
+{
+    struct state high = filled_state(1000, 5, 7), low = filled_state(-1000, 3, 2);
+    struct state a = merged(high, low), b = merged(low, high);
+    ck_assert(equal(&a, &high));
+    ck_assert(equal(&b, &high));
+}
+END_TEST
+
+START_TEST(finish_divides)
+{
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_BF16; dtype++) {
+        struct state s = filled_state(3, 0.25f, 0);
+        uint32_t room[V_DIM + 1], untouched = UINT32_MAX;
+        float lse = 0;
+        memset(room, 0xff, sizeof room);
+        for (size_t i = 0; i < V_DIM; i++)
+            s.f[CATTN_STATE_O + i] = (float)i - 4; /* l is 4 */
+        finish(s, room, dtype, &lse);
+        for (size_t i = 0; i < V_DIM; i++)
+            ck_assert(dtype_load(dtype, room, i) == ((double)i - 4) / 4);
+        ck_assert_mem_eq((char *)room + V_DIM * dtype_size(dtype), &untouched, dtype_size(dtype));
+        ck_assert(lse == (float)(5 * log(2)));
+        finish(s, room, dtype, NULL);
+    }
+}
+END_TEST
+
+START_TEST(finish_of_empty)
+{
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_BF16; dtype++) {
+        struct state s = empty_state();
+        uint32_t room[V_DIM], zero[V_DIM] = {0};
+        float lse = 0;
+        memset(room, 0xff, sizeof room);
+        finish(s, room, dtype, &lse);
+        ck_assert_mem_eq(room, zero, V_DIM * dtype_size(dtype));
+        ck_assert(lse == -INFINITY);
+    }
+}
+END_TEST
+
+static void check_nan(struct state s, const char *what)
+{
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_BF16; dtype++) {
+        uint32_t room[V_DIM] = {0};
+        float lse = 0;
+        finish(s, room, dtype, &lse);
+        for (size_t i = 0; i < V_DIM; i++)
+            CHECK(isnan(dtype_load(dtype, room, i)), "%s: %g", what, dtype_load(dtype, room, i));
+        CHECK(isnan(lse), "%s: lse %g", what, lse);
+    }
+}
+
+static void check_nan_of(float m)
+{
+    struct state nan = filled_state(m, NAN, NAN), low = filled_state(-5, 1, 2), high = filled_state(9, 3, 1);
+    check_nan(nan, "alone");
+    check_nan(merged(nan, low), "before a lower one");
+    check_nan(merged(nan, high), "before a higher one");
+    check_nan(merged(low, nan), "after a lower one");
+    check_nan(merged(high, nan), "after a higher one");
+    check_nan(merged(empty_state(), nan), "after an empty one");
+    check_nan(merged(nan, empty_state()), "before an empty one");
+    check_nan(merged(merged(merged(low, nan), high), empty_state()), "in the middle");
+}
+
+START_TEST(nan_propagates)
+{
+    check_nan_of(2);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = suite_case("state");
+    tcase_add_test(tcase, empty_is_neutral);
+    tcase_add_test(tcase, merge_is_a_weighted_sum);
+    tcase_add_test(tcase, merge_order);
+    tcase_add_test(tcase, merge_far_apart);
+    tcase_add_test(tcase, finish_divides);
+    tcase_add_test(tcase, finish_of_empty);
+    tcase_add_test(tcase, nan_propagates);
+    return suite_run(tcase);
+}

@@ -5,8 +5,8 @@
 # where a test of Check counts as one and so does a shell test.  A test counts once, however many builds ran it: it
 # failed if it failed in any of them.  The status is 0 if nothing failed and something passed.
 #
-# A skipped test says "SKIP: reason".  One that skipped for want of the shared material although the folder is there
-# counts as failed.
+# A skipped test says "SKIP: reason".  One whose reason names the shared material, as in "shared/models", although the
+# folder is there, counts as failed.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -23,7 +23,7 @@ count() {
         }
         /^SKIP: / {
             skips++
-            if (have_shared && /shared/) { must_run++; print build "/" name ": " $0 > "/dev/stderr" }
+            if (have_shared && / shared\//) { must_run++; print build "/" name ": " $0 > "/dev/stderr" }
         }
         END {
             if (result == "SKIP" && !skips) skips = 1

@@ -6,7 +6,7 @@ script=${CATTN_BUILDDIR:-.}/tests/lib/script
 python=${PYTHON3:-python3}
 seeds=${CATTN_SCRIPT_SEEDS:-100}
 
-[ -f "$shared/model/model.py" ] || { echo "SKIP: $shared/model/model.py not found"; exit 77; }
+[ -f "$shared/model/model.py" ] || { echo "SKIP: shared/model/model.py not found"; exit 77; }
 command -v "$python" >/dev/null 2>&1 || { echo "SKIP: python3 not found"; exit 77; }
 
 run() { "$python" "$src/tests/lib/random_scripts.py" "$shared/model" "$script" "$@"; }

@@ -5,7 +5,7 @@ src=${CATTN_SRCDIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 shared=${CATTN_SHARED-$src/../shared}
 script=${CATTN_BUILDDIR:-.}/tests/lib/script
 
-[ -d "$shared/model/scripts" ] || { echo "SKIP: $shared/model/scripts not found"; exit 77; }
+[ -d "$shared/model/scripts" ] || { echo "SKIP: shared/model/scripts not found"; exit 77; }
 out=$(mktemp) || exit 1
 trap 'rm -f "$out"' EXIT
 

@@ -10,7 +10,7 @@ for name in stories260K.gguf stories260k_greedy.json stories260k_edges.json stor
 done
 : "${PYTHON3:=python3}"
 if ! "$PYTHON3" -c '' 2>/dev/null; then
-    echo "SKIP: python3 not found"
+    echo "SKIP: shared/models is there but python3 is not found"
     exit 77
 fi
 exec "$PYTHON3" "$CATTN_SRCDIR/tests/llama/stories.py" "$CATTN_BUILDDIR/bench/chunkllama" "$CATTN_SHARED/models" "$@"

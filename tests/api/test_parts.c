@@ -19,6 +19,12 @@ static struct cattn_config parts_config(uint32_t n_threads)
     return config;
 }
 
+/* A step with one item. */
+static int begin(struct engine *e, struct toy *toy, const int32_t *tokens, uint32_t n_tokens)
+{
+    return engine_begin(e, &(struct engine_item){.toy = toy, .tokens = tokens, .n_tokens = n_tokens}, 1);
+}
+
 /* A few sequences that share a prompt in part, prefilled and decoded in one form.  The trace is of the first. */
 static struct trace *run(uint32_t n_threads, enum engine_form form, uint32_t nth)
 {
@@ -185,9 +191,8 @@ START_TEST(standing_threads)
     unsigned char *expected = malloc(2 * engine_output_bytes(&e)), *got = expected + engine_output_bytes(&e);
     for (size_t i = 0; i < N_STEPS; i++) {
         crew.apart = i % 2;
-        ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens + i, .n_tokens = 1}, 1), 0);
-        ck_assert_int_eq(
-            engine_begin(&alone, &(struct engine_item){.toy = &twin, .tokens = tokens + i, .n_tokens = 1}, 1), 0);
+        ck_assert_int_eq(begin(&e, &toy, tokens + i, 1), 0);
+        ck_assert_int_eq(begin(&alone, &twin, tokens + i, 1), 0);
         for (uint32_t layer = 0; layer < config.n_layers; layer++) {
             run_layer(&crew, layer);
             engine_layer(&alone, layer);
@@ -227,7 +232,7 @@ START_TEST(refused_shares)
     io = (struct cattn_io){.size = sizeof io};
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 0, 1), CATTN_ESTATE);
     ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, 0, 1), CATTN_ESTATE);
-    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 3}, 1), CATTN_OK);
+    ck_assert_int_eq(begin(&e, &toy, tokens, 3), CATTN_OK);
     engine_load(&e, 0, &io);
     stored = io;
     stored.k = stored.v = NULL;
@@ -255,11 +260,11 @@ START_TEST(refused_shares)
     ck_assert_int_eq(cattn_step_attend_part(e.step, 1, &io, 0, 2), CATTN_OK);
     engine_end(&e);
     /* What was left half written does not count in the next step. */
-    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 1}, 1), CATTN_OK);
+    ck_assert_int_eq(begin(&e, &toy, tokens, 1), CATTN_OK);
     engine_load(&e, 0, &io);
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 0, 2), CATTN_OK);
     engine_abort(&e);
-    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 1}, 1), CATTN_OK);
+    ck_assert_int_eq(begin(&e, &toy, tokens, 1), CATTN_OK);
     engine_load(&e, 0, &io);
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 1, 3), CATTN_OK);
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 2, 3), CATTN_OK);
@@ -314,9 +319,8 @@ static void spans_close(struct spans *s)
 /* A step of one row. */
 static void spans_begin(struct spans *s)
 {
-    struct engine_item item = {.toy = &s->toy, .tokens = s->tokens + s->toy.length, .n_tokens = 1};
     ck_assert_uint_lt(s->toy.length, SPANS_LONG + ROOM);
-    ck_assert_int_eq(engine_begin(&s->e, &item, 1), CATTN_OK);
+    ck_assert_int_eq(begin(&s->e, &s->toy, s->tokens + s->toy.length, 1), CATTN_OK);
 }
 
 typedef int part_call(cattn_step *, uint32_t, const struct cattn_io *, uint32_t, uint32_t);

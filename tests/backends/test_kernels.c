@@ -97,8 +97,8 @@ static void compare_traces(const struct kernel_case *c, const struct trace *a, c
         const unsigned char *x = a->rows + p * a->row_bytes, *y = b->rows + p * b->row_bytes;
         for (size_t i = 0; a->known[p] && i < (size_t)c->heads * dv; i++) {
             double difference = dtype_load(c->io_dtype, x, i) - dtype_load(c->io_dtype, y, i);
-            CHECK(fabs(difference) <= out_error, "differs from generic by %g at position %zu, value %zu: %s", difference,
-                  p, i, text);
+            CHECK(fabs(difference) <= out_error, "differs from generic by %g at position %zu, value %zu: %s",
+                  difference, p, i, text);
         }
         x += (size_t)c->heads * dv * dtype_size(c->io_dtype);
         y += (size_t)c->heads * dv * dtype_size(c->io_dtype);

@@ -185,7 +185,8 @@ START_TEST(standing_threads)
     unsigned char *expected = malloc(2 * engine_output_bytes(&e)), *got = expected + engine_output_bytes(&e);
     for (size_t i = 0; i < N_STEPS; i++) {
         crew.apart = i % 2;
-        ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens + i, .n_tokens = 1}, 1), 0);
+        ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens + i, .n_tokens = 1}, 1),
+                         0);
         ck_assert_int_eq(
             engine_begin(&alone, &(struct engine_item){.toy = &twin, .tokens = tokens + i, .n_tokens = 1}, 1), 0);
         for (uint32_t layer = 0; layer < config.n_layers; layer++) {
@@ -227,7 +228,8 @@ START_TEST(refused_shares)
     io = (struct cattn_io){.size = sizeof io};
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 0, 1), CATTN_ESTATE);
     ck_assert_int_eq(cattn_step_attend_part(e.step, 0, &io, 0, 1), CATTN_ESTATE);
-    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 3}, 1), CATTN_OK);
+    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 3}, 1),
+                     CATTN_OK);
     engine_load(&e, 0, &io);
     stored = io;
     stored.k = stored.v = NULL;
@@ -255,11 +257,13 @@ START_TEST(refused_shares)
     ck_assert_int_eq(cattn_step_attend_part(e.step, 1, &io, 0, 2), CATTN_OK);
     engine_end(&e);
     /* What was left half written does not count in the next step. */
-    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 1}, 1), CATTN_OK);
+    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 1}, 1),
+                     CATTN_OK);
     engine_load(&e, 0, &io);
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 0, 2), CATTN_OK);
     engine_abort(&e);
-    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 1}, 1), CATTN_OK);
+    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &toy, .tokens = tokens, .n_tokens = 1}, 1),
+                     CATTN_OK);
     engine_load(&e, 0, &io);
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 1, 3), CATTN_OK);
     ck_assert_int_eq(cattn_step_write_part(e.step, 0, &io, 2, 3), CATTN_OK);

@@ -1,5 +1,5 @@
-/* How fast is attention over a batch that shares a prefix, and how far from what the machine can do?  Every variant runs
- * in this process in turn, several passes, so that all figures are ratios within one run; each is checked against
+/* How fast is attention over a batch that shares a prefix, and how far from what the machine can do?  Every variant
+ * runs in this process in turn, several passes, so that all figures are ratios within one run; each is checked against
  * attention in double. */
 #ifndef _GNU_SOURCE
 #  define _GNU_SOURCE
@@ -36,14 +36,15 @@ struct bench {
     FILE *passes[BENCH_MAX_PASSES]; /* the CSV of each; NULL: none */
     struct bench_setup setup;
     struct lane lanes[BENCH_N_VARIANTS];
-    double compute; /* operations a second, the most that was seen */
+    double compute;                                   /* operations a second, the most that was seen */
     double quick[BENCH_MAX_SHAPES][BENCH_N_VARIANTS]; /* us; 0: not measured */
     int failed;
 };
 
 enum { READ_LANE = BENCH_N_VARIANTS - 1 };
 
-static void fail(struct bench *bench, const struct lane *lane, const char *what) {
+static void fail(struct bench *bench, const struct lane *lane, const char *what)
+{
     bench_progress_end();
     fprintf(stderr, "attend: %s: %s\n", lane->variant->name, what);
     bench->failed = 1;
@@ -51,7 +52,8 @@ static void fail(struct bench *bench, const struct lane *lane, const char *what)
 
 /* ---- one shape -------------------------------------------------------------------------------------------------- */
 
-static uint32_t choose_layers(const struct bench *bench, const struct lane *lane) {
+static uint32_t choose_layers(const struct bench *bench, const struct lane *lane)
+{
     uint64_t one = lane->variant->bytes(&bench->setup.shape), n = (bench->options.memory + one - 1) / one;
     uint64_t most = bench_memory_available() / 10 * 8 / one;
 
@@ -61,7 +63,8 @@ static uint32_t choose_layers(const struct bench *bench, const struct lane *lane
     return n < 65535 ? (uint32_t)n : 65535;
 }
 
-static void open_lane(struct bench *bench, struct lane *lane) {
+static void open_lane(struct bench *bench, struct lane *lane)
+{
     const char *reason = "too little memory for one layer";
 
     bench_progress("shared %u: filling %s", bench->setup.shape.shared, lane->variant->name);
@@ -74,20 +77,23 @@ static void open_lane(struct bench *bench, struct lane *lane) {
         fprintf(bench->text, "%s: SKIP: %s\n", lane->variant->name, reason);
 }
 
-static void close_lane(struct bench *bench, struct lane *lane) {
+static void close_lane(struct bench *bench, struct lane *lane)
+{
     if (lane->is_open)
         lane->variant->close(&bench->setup, &lane->instance);
     bench_samples_release(&lane->all);
     memset(lane, 0, sizeof *lane);
 }
 
-static void start_turn(struct bench *bench, struct lane *lane) {
+static void start_turn(struct bench *bench, struct lane *lane)
+{
     if (lane->variant->turn != NULL)
         lane->variant->turn(&bench->setup, &lane->instance);
 }
 
 /* Microseconds of a step over the next layer; negative: it failed. */
-static double run_once(struct bench *bench, struct lane *lane) {
+static double run_once(struct bench *bench, struct lane *lane)
+{
     double seconds = lane->variant->run(&bench->setup, &lane->instance, lane->next_layer);
 
     lane->next_layer = (lane->next_layer + 1) % lane->n_layers;
@@ -99,14 +105,16 @@ static double run_once(struct bench *bench, struct lane *lane) {
     return seconds * 1e6;
 }
 
-static void spoil_output(struct bench *bench) {
+static void spoil_output(struct bench *bench)
+{
     const struct bench_shape *s = &bench->setup.shape;
     for (size_t i = 0; i < (size_t)s->batch * s->heads * s->head_dim; i++)
         bench->setup.out[i] = NAN;
 }
 
 /* Runs a layer and looks at what came out. */
-static double run_and_check(struct bench *bench, struct lane *lane) {
+static double run_and_check(struct bench *bench, struct lane *lane)
+{
     uint32_t layer = lane->next_layer;
     char what[96];
     double us, error;
@@ -125,7 +133,8 @@ static double run_and_check(struct bench *bench, struct lane *lane) {
     return us;
 }
 
-static void warm_up(struct bench *bench, struct lane *lane) {
+static void warm_up(struct bench *bench, struct lane *lane)
+{
     double us, runs;
 
     start_turn(bench, lane);
@@ -135,7 +144,8 @@ static void warm_up(struct bench *bench, struct lane *lane) {
     lane->runs = runs < 3.0 ? 3 : runs > 200.0 ? 200 : (uint32_t)runs;
 }
 
-static void take_turn(struct bench *bench, struct lane *lane, uint32_t pass) {
+static void take_turn(struct bench *bench, struct lane *lane, uint32_t pass)
+{
     struct bench_samples samples = {0};
 
     bench_progress("shared %u: pass %u of %u, %s", bench->setup.shape.shared, pass + 1, bench->options.passes,
@@ -159,7 +169,8 @@ struct rates {
 };
 
 /* The best of a few slices, so that a neighbour's turn on the CPU does not count. */
-static void multiply_add(void *context, uint32_t ith, uint32_t nth) {
+static void multiply_add(void *context, uint32_t ith, uint32_t nth)
+{
     struct rates *rates = context;
     (void)nth;
     for (int slice = 0; slice < 8; slice++) {
@@ -168,7 +179,8 @@ static void multiply_add(void *context, uint32_t ith, uint32_t nth) {
     }
 }
 
-static void measure_compute(struct bench *bench) {
+static void measure_compute(struct bench *bench)
+{
     uint32_t threads = bench->setup.shape.threads, cpus = cattn_cpu_count();
     struct rates rates = {{0}};
     double all = 0.0;
@@ -181,11 +193,14 @@ static void measure_compute(struct bench *bench) {
     bench->compute = fmax(bench->compute, all);
 }
 
-static struct bench_row make_row(const struct bench *bench, struct lane *lane, int pass) {
+static struct bench_row make_row(const struct bench *bench, struct lane *lane, int pass)
+{
     const struct lane *read = &bench->lanes[READ_LANE];
     double us_read = pass < 0 ? bench_samples_median(&read->all) : read->us[pass];
     struct bench_row row = {
-        .variant = lane->variant, .shape = &bench->setup.shape, .instance = &lane->instance,
+        .variant = lane->variant,
+        .shape = &bench->setup.shape,
+        .instance = &lane->instance,
         .us = pass < 0 ? bench_samples_median(&lane->all) : lane->us[pass],
         .us_min = pass < 0 ? bench_samples_minimum(&lane->all) : lane->us_min[pass],
         .relative_error = lane->relative_error,
@@ -196,7 +211,8 @@ static struct bench_row make_row(const struct bench *bench, struct lane *lane, i
     return row;
 }
 
-static void report(struct bench *bench, uint32_t shape) {
+static void report(struct bench *bench, uint32_t shape)
+{
     int heading = 1;
 
     for (int i = 0; i < BENCH_N_VARIANTS; i++) {
@@ -223,7 +239,8 @@ static void report(struct bench *bench, uint32_t shape) {
     fflush(bench->text);
 }
 
-static void measure(struct bench *bench) {
+static void measure(struct bench *bench)
+{
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
         if (bench->lanes[i].is_open) {
             bench_progress("shared %u: checking %s", bench->setup.shape.shared, bench->lanes[i].variant->name);
@@ -245,7 +262,8 @@ static void measure(struct bench *bench) {
 }
 
 /* Reading is always measured: it is what the rest is compared with. */
-static void open_lanes(struct bench *bench) {
+static void open_lanes(struct bench *bench)
+{
     for (int i = 0; i < BENCH_N_VARIANTS; i++) {
         struct lane *lane = &bench->lanes[i];
         lane->variant = bench_variants[i];
@@ -255,12 +273,14 @@ static void open_lanes(struct bench *bench) {
     }
 }
 
-static int run_shape(struct bench *bench, uint32_t shape) {
+static int run_shape(struct bench *bench, uint32_t shape)
+{
     const struct bench_shape *s = &bench->options.shapes[shape];
     size_t values = (size_t)s->batch * s->heads * s->head_dim;
     struct bench_setup *setup = &bench->setup;
 
-    *setup = (struct bench_setup){.shape = *s, .q = malloc(values * sizeof(float)), .out = malloc(values * sizeof(float))};
+    *setup =
+        (struct bench_setup){.shape = *s, .q = malloc(values * sizeof(float)), .out = malloc(values * sizeof(float))};
     if (setup->q == NULL || setup->out == NULL) {
         free(setup->q);
         free(setup->out);
@@ -282,7 +302,8 @@ static int run_shape(struct bench *bench, uint32_t shape) {
 
 /* ---- all of them ------------------------------------------------------------------------------------------------ */
 
-static FILE *open_csv(const char *path) {
+static FILE *open_csv(const char *path)
+{
     FILE *file = fopen(path, "w");
     if (file == NULL)
         fprintf(stderr, "attend: %s: %s\n", path, strerror(errno));
@@ -292,7 +313,8 @@ static FILE *open_csv(const char *path) {
 }
 
 /* name.csv gives name.pass1.csv, name.pass2.csv ... */
-static FILE *open_pass(const char *path, uint32_t pass) {
+static FILE *open_pass(const char *path, uint32_t pass)
+{
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
     size_t stem = dot != NULL && (slash == NULL || dot > slash) ? (size_t)(dot - path) : strlen(path);
     size_t size = strlen(path) + 16;
@@ -307,7 +329,8 @@ static FILE *open_pass(const char *path, uint32_t pass) {
     return file;
 }
 
-static int open_outputs(struct bench *bench) {
+static int open_outputs(struct bench *bench)
+{
     const char *path = bench->options.csv;
 
     bench->text = stdout;
@@ -328,7 +351,8 @@ static int open_outputs(struct bench *bench) {
     return 0;
 }
 
-static int close_file(FILE *file) {
+static int close_file(FILE *file)
+{
     if (file == NULL)
         return 0;
     if (fflush(file) != 0 || ferror(file)) {
@@ -338,14 +362,16 @@ static int close_file(FILE *file) {
     return file == stdout || file == stderr ? 0 : fclose(file);
 }
 
-static int close_outputs(struct bench *bench) {
+static int close_outputs(struct bench *bench)
+{
     int status = close_file(bench->text) | close_file(bench->csv);
     for (uint32_t i = 0; i < bench->options.passes; i++)
         status |= close_file(bench->passes[i]);
     return status;
 }
 
-static int lane_number(const struct bench_variant *variant) {
+static int lane_number(const struct bench_variant *variant)
+{
     int i = 0;
     while (bench_variants[i] != variant)
         i++;
@@ -353,14 +379,15 @@ static int lane_number(const struct bench_variant *variant) {
 }
 
 /* Milliseconds of a step, and how many times those of chunk the paged ones are. */
-static void print_quick(const struct bench *bench) {
+static void print_quick(const struct bench *bench)
+{
     const int chunk = lane_number(&bench_chunk), paged = lane_number(&bench_paged),
               paged_shared = lane_number(&bench_paged_shared);
     const struct bench_shape *s = &bench->options.shapes[0];
 
-    fprintf(bench->text, "attention, one layer, one step: batch %u, %u heads of %u, %u own tokens each, %s, %u thread%s\n",
-            s->batch, s->heads, s->head_dim, s->private, bench_dtype_name(s->dtype), s->threads,
-            s->threads == 1 ? "" : "s");
+    fprintf(bench->text,
+            "attention, one layer, one step: batch %u, %u heads of %u, %u own tokens each, %s, %u thread%s\n", s->batch,
+            s->heads, s->head_dim, s->private, bench_dtype_name(s->dtype), s->threads, s->threads == 1 ? "" : "s");
     fprintf(bench->text, "%14s", "shared tokens");
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
         if (bench->options.wanted[i])
@@ -382,7 +409,8 @@ static void print_quick(const struct bench *bench) {
     }
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     static struct bench bench;
     int status = 0;
 

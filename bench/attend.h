@@ -26,10 +26,10 @@ struct bench_setup {
 /* A variant that is ready to run. */
 struct bench_instance {
     void *state;
-    uint32_t dtype;    /* of the K and V that it reads */
-    double tolerance;  /* of its relative error */
-    char kernel[48];   /* what does the arithmetic */
-    char detail[80];   /* what else was chosen; may be empty */
+    uint32_t dtype;   /* of the K and V that it reads */
+    double tolerance; /* of its relative error */
+    char kernel[48];  /* what does the arithmetic */
+    char detail[80];  /* what else was chosen; may be empty */
 };
 
 struct bench_variant {

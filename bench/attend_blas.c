@@ -17,7 +17,8 @@
 #  include <cblas.h>
 
 /* The kernels of a release that does not know a CPU are those of an older one. */
-static int core_fits(const char *core) {
+static int core_fits(const char *core)
+{
 #  if defined(__x86_64__)
     static const char *const with_avx512[] = {"SkylakeX", "Cooperlake", "Sapphirerapids", NULL};
     static const char *const with_avx2[] = {"Haswell", "Zen", NULL};
@@ -36,7 +37,8 @@ static int core_fits(const char *core) {
 #  endif
 }
 
-void bench_blas_prepare(char **argv) {
+void bench_blas_prepare(char **argv)
+{
     if (getenv("OPENBLAS_CORETYPE") == NULL && !core_fits(openblas_get_corename())) {
         setenv("OPENBLAS_CORETYPE", cattn_cpu_features() & CATTN_CPU_AVX512 ? "SkylakeX" : "Haswell", 1);
         execv("/proc/self/exe", argv);
@@ -44,7 +46,8 @@ void bench_blas_prepare(char **argv) {
     openblas_set_num_threads(1);
 }
 
-const char *bench_blas_unusable(void) {
+const char *bench_blas_unusable(void)
+{
     static char reason[96];
     const char *core = openblas_get_corename();
     if (core_fits(core))
@@ -53,21 +56,25 @@ const char *bench_blas_unusable(void) {
     return reason;
 }
 
-const char *bench_blas_name(void) {
+const char *bench_blas_name(void)
+{
     static char name[48];
     snprintf(name, sizeof name, "openblas-%s", openblas_get_corename());
     return name;
 }
 #else
-void bench_blas_prepare(char **argv) {
+void bench_blas_prepare(char **argv)
+{
     (void)argv;
 }
 
-const char *bench_blas_unusable(void) {
+const char *bench_blas_unusable(void)
+{
     return "built without OpenBLAS";
 }
 
-const char *bench_blas_name(void) {
+const char *bench_blas_name(void)
+{
     return "none";
 }
 #endif

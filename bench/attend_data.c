@@ -5,55 +5,67 @@
 #include "chunkattention.h"
 #include "harness.h"
 
-uint32_t bench_dtype_bytes(uint32_t dtype) {
+uint32_t bench_dtype_bytes(uint32_t dtype)
+{
     return dtype == CATTN_F32 ? 4 : 2;
 }
 
-const char *bench_dtype_name(uint32_t dtype) {
+const char *bench_dtype_name(uint32_t dtype)
+{
     static const char *const names[] = {[CATTN_F32] = "f32", [CATTN_F16] = "f16", [CATTN_BF16] = "bf16"};
     return names[dtype];
 }
 
-static uint32_t chunks_of(uint32_t tokens, uint32_t chunk) {
+static uint32_t chunks_of(uint32_t tokens, uint32_t chunk)
+{
     return tokens / chunk + (tokens % chunk != 0);
 }
 
-uint32_t bench_shared_chunks(const struct bench_shape *shape) {
+uint32_t bench_shared_chunks(const struct bench_shape *shape)
+{
     return shape->shared / shape->chunk;
 }
 
-uint32_t bench_private_chunks(const struct bench_shape *shape) {
+uint32_t bench_private_chunks(const struct bench_shape *shape)
+{
     return chunks_of(shape->private, shape->chunk);
 }
 
-uint32_t bench_chunks(const struct bench_shape *shape) {
+uint32_t bench_chunks(const struct bench_shape *shape)
+{
     return bench_shared_chunks(shape) + shape->batch * bench_private_chunks(shape);
 }
 
-uint32_t bench_sequence_chunk(const struct bench_shape *shape, uint32_t sequence, uint32_t index) {
+uint32_t bench_sequence_chunk(const struct bench_shape *shape, uint32_t sequence, uint32_t index)
+{
     return index < bench_shared_chunks(shape) ? index : index + sequence * bench_private_chunks(shape);
 }
 
-uint32_t bench_chunk_tokens(const struct bench_shape *shape, uint32_t chunk) {
+uint32_t bench_chunk_tokens(const struct bench_shape *shape, uint32_t chunk)
+{
     uint32_t shared = bench_shared_chunks(shape), each = bench_private_chunks(shape);
     if (chunk < shared || (chunk - shared) % each != each - 1)
         return shape->chunk;
     return shape->private - (each - 1) * shape->chunk;
 }
 
-static uint64_t token_bytes(const struct bench_shape *shape, uint32_t dtype) {
+static uint64_t token_bytes(const struct bench_shape *shape, uint32_t dtype)
+{
     return UINT64_C(2) * shape->kv_heads * shape->head_dim * bench_dtype_bytes(dtype);
 }
 
-uint64_t bench_unique_bytes(const struct bench_shape *shape, uint32_t dtype) {
+uint64_t bench_unique_bytes(const struct bench_shape *shape, uint32_t dtype)
+{
     return (shape->shared + (uint64_t)shape->batch * shape->private) * token_bytes(shape, dtype);
 }
 
-uint64_t bench_copied_bytes(const struct bench_shape *shape, uint32_t dtype) {
+uint64_t bench_copied_bytes(const struct bench_shape *shape, uint32_t dtype)
+{
     return shape->batch * ((uint64_t)shape->shared + shape->private) * token_bytes(shape, dtype);
 }
 
-static uint32_t mix(uint32_t x) {
+static uint32_t mix(uint32_t x)
+{
     x ^= x >> 16;
     x *= UINT32_C(0x85ebca6b);
     x ^= x >> 13;
@@ -63,21 +75,24 @@ static uint32_t mix(uint32_t x) {
 
 /* Uniform in [-2, 2), from a hash of the place.  For the types of 16 bits eight bits are kept, so that every type holds
  * them exactly and no variant has an error of rounding K and V. */
-static void uniform(uint32_t seed, uint32_t dtype, uint32_t n, float *row) {
+static void uniform(uint32_t seed, uint32_t dtype, uint32_t n, float *row)
+{
     uint32_t kept = dtype == CATTN_F32 ? UINT32_C(0xffffff00) : UINT32_C(0xff000000);
     for (uint32_t i = 0; i < n; i++)
         row[i] = (float)(int32_t)(mix(seed + i * UINT32_C(0x9e3779b1)) & kept) * 0x1p-30f;
 }
 
 void bench_data_row(const struct bench_shape *shape, uint32_t layer, enum bench_what what, uint32_t chunk,
-                    uint32_t token, uint32_t head, float *row) {
+                    uint32_t token, uint32_t head, float *row)
+{
     uint32_t seed = mix(2 * layer + (what == BENCH_V) + 1);
     seed = mix(seed ^ chunk * UINT32_C(0x27d4eb2f));
     seed = mix(seed ^ token * UINT32_C(0x165667b1) ^ head * UINT32_C(0x9e3779b1));
     uniform(seed, shape->dtype, shape->head_dim, row);
 }
 
-void bench_data_q(const struct bench_shape *shape, float *q) {
+void bench_data_q(const struct bench_shape *shape, float *q)
+{
     uniform(UINT32_C(0x51ed270b), shape->dtype, shape->batch * shape->heads * shape->head_dim, q);
 }
 
@@ -87,7 +102,8 @@ struct oracle {
     float *row;
 };
 
-static double score(const float *q, const float *k, uint32_t n) {
+static double score(const float *q, const float *k, uint32_t n)
+{
     double sum = 0.0;
     for (uint32_t i = 0; i < n; i++)
         sum += (double)q[i] * (double)k[i];
@@ -96,7 +112,8 @@ static double score(const float *q, const float *k, uint32_t n) {
 
 /* Dense attention of one query: no chunk is shared, nothing is folded. */
 static void attend_exactly(const struct bench_setup *setup, uint32_t layer, uint32_t sequence, uint32_t head,
-                           struct oracle *oracle) {
+                           struct oracle *oracle)
+{
     const struct bench_shape *s = &setup->shape;
     const float *q = setup->q + ((size_t)sequence * s->heads + head) * s->head_dim;
     uint32_t kv_head = head / (s->heads / s->kv_heads), n = s->shared + s->private;
@@ -123,11 +140,13 @@ static void attend_exactly(const struct bench_setup *setup, uint32_t layer, uint
 }
 
 /* The i-th of m places spread over 0 .. n-1, the first and the last among them. */
-static uint32_t spread(uint32_t i, uint32_t m, uint32_t n) {
+static uint32_t spread(uint32_t i, uint32_t m, uint32_t n)
+{
     return m < 2 ? 0 : (uint32_t)((uint64_t)i * (n - 1) / (m - 1));
 }
 
-double bench_relative_error(const struct bench_setup *setup, uint32_t layer) {
+double bench_relative_error(const struct bench_setup *setup, uint32_t layer)
+{
     const struct bench_shape *s = &setup->shape;
     uint32_t rows = s->batch < 3 ? s->batch : 3, heads = s->heads < 4 ? s->heads : 4;
     struct oracle oracle = {
@@ -161,7 +180,8 @@ struct fill {
     void *state;
 };
 
-static void fill_share(void *context, uint32_t ith, uint32_t nth) {
+static void fill_share(void *context, uint32_t ith, uint32_t nth)
+{
     const struct fill *fill = context;
     size_t begin, end;
 
@@ -170,7 +190,8 @@ static void fill_share(void *context, uint32_t ith, uint32_t nth) {
         fill->chunk(fill->state, (uint32_t)(i / fill->n_chunks), (uint32_t)(i % fill->n_chunks));
 }
 
-void bench_fill(const struct bench_shape *shape, uint32_t n_layers, bench_fill_chunk *chunk, void *state) {
+void bench_fill(const struct bench_shape *shape, uint32_t n_layers, bench_fill_chunk *chunk, void *state)
+{
     struct fill fill = {n_layers, bench_chunks(shape), chunk, state};
     bench_parallel(shape->threads, fill_share, &fill);
 }

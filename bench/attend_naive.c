@@ -13,7 +13,8 @@
 #include "chunkattention.h"
 #include "harness.h"
 
-static uint64_t bytes(const struct bench_shape *shape) {
+static uint64_t bytes(const struct bench_shape *shape)
+{
     return bench_copied_bytes(shape, CATTN_F32);
 }
 
@@ -32,13 +33,15 @@ struct naive {
 };
 
 static float *place(const struct naive *naive, uint32_t layer, uint32_t sequence, uint32_t kv_head,
-                    enum bench_what what) {
+                    enum bench_what what)
+{
     const struct bench_shape *s = &naive->setup->shape;
     size_t index = (((size_t)layer * s->batch + sequence) * s->kv_heads + kv_head) * 2 + (what == BENCH_V);
     return naive->kv + index * naive->n * s->head_dim;
 }
 
-static void fill_one(const struct naive *naive, uint32_t layer, uint32_t chunk, uint32_t head, enum bench_what what) {
+static void fill_one(const struct naive *naive, uint32_t layer, uint32_t chunk, uint32_t head, enum bench_what what)
+{
     const struct bench_shape *s = &naive->setup->shape;
     uint32_t shared = bench_shared_chunks(s), tokens = bench_chunk_tokens(s, chunk), owner = 0, index = chunk;
     size_t offset, size = (size_t)tokens * s->head_dim;
@@ -56,7 +59,8 @@ static void fill_one(const struct naive *naive, uint32_t layer, uint32_t chunk, 
         memcpy(place(naive, layer, i, head, what) + offset, first, size * sizeof *first);
 }
 
-static void fill_chunk(void *state, uint32_t layer, uint32_t chunk) {
+static void fill_chunk(void *state, uint32_t layer, uint32_t chunk)
+{
     const struct naive *naive = state;
     for (uint32_t head = 0; head < naive->setup->shape.kv_heads; head++) {
         fill_one(naive, layer, chunk, head, BENCH_K);
@@ -64,7 +68,8 @@ static void fill_chunk(void *state, uint32_t layer, uint32_t chunk) {
     }
 }
 
-static void attend(const struct naive *naive, uint32_t sequence, uint32_t kv_head, float *scores) {
+static void attend(const struct naive *naive, uint32_t sequence, uint32_t kv_head, float *scores)
+{
     const struct bench_shape *s = &naive->setup->shape;
     const struct bench_simd *simd = bench_simd();
     const int n = (int)naive->n, d = (int)s->head_dim, group = (int)naive->group;
@@ -89,7 +94,8 @@ static void attend(const struct naive *naive, uint32_t sequence, uint32_t kv_hea
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, group, d, n, 1.0f, scores, n, v, d, 0.0f, out, d);
 }
 
-static void attend_share(void *context, uint32_t ith, uint32_t nth) {
+static void attend_share(void *context, uint32_t ith, uint32_t nth)
+{
     const struct naive *naive = context;
     const struct bench_shape *s = &naive->setup->shape;
     float *scores = naive->scores + (size_t)ith * naive->group * naive->n;
@@ -100,7 +106,8 @@ static void attend_share(void *context, uint32_t ith, uint32_t nth) {
         attend(naive, (uint32_t)(i / s->kv_heads), (uint32_t)(i % s->kv_heads), scores);
 }
 
-static void close_naive(struct bench_setup *setup, struct bench_instance *instance) {
+static void close_naive(struct bench_setup *setup, struct bench_instance *instance)
+{
     struct naive *naive = instance->state;
     (void)setup;
     bench_free(naive->kv, naive->kv_bytes);
@@ -108,7 +115,8 @@ static void close_naive(struct bench_setup *setup, struct bench_instance *instan
     free(naive);
 }
 
-static const char *open_naive(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_naive(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     const struct bench_shape *s = &setup->shape;
     struct naive *naive;
 
@@ -135,7 +143,8 @@ static const char *open_naive(struct bench_setup *setup, uint32_t n_layers, stru
     return NULL;
 }
 
-static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer) {
+static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
+{
     struct naive *naive = instance->state;
     double start = bench_now();
 
@@ -146,7 +155,8 @@ static double run(struct bench_setup *setup, struct bench_instance *instance, ui
 
 const struct bench_variant bench_naive = {"naive", 1, bytes, open_naive, close_naive, NULL, run};
 #else
-static const char *open_naive(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_naive(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     (void)setup, (void)n_layers, (void)instance;
     return bench_blas_unusable();
 }

@@ -41,29 +41,30 @@ struct worker {
     dnnl_stream_t stream;
     dnnl_memory_t memory[N_OPERATIONS][N_ARGUMENTS];
     void *scratch;
-    void *q;         /* [sequence][head of the group][head_dim] */
-    float *scores;   /* [sequence][head of the group][token] */
-    void *weights;   /* the same; in place where they are f32 */
-    float *out;      /* as q */
+    void *q;       /* [sequence][head of the group][head_dim] */
+    float *scores; /* [sequence][head of the group][token] */
+    void *weights; /* the same; in place where they are f32 */
+    float *out;    /* as q */
 };
 
 struct onednn {
     const struct bench_setup *setup;
     uint32_t rows, group, n; /* queries of a KV head; heads of a group; tokens */
     dnnl_data_type_t type;
-    size_t size;     /* bytes of an element */
+    size_t size; /* bytes of an element */
     dnnl_engine_t engine;
     struct operation operations[N_OPERATIONS];
-    char *kv;        /* [layer][kv_head], tensors at offsets */
+    char *kv; /* [layer][kv_head], tensors at offsets */
     size_t offsets[N_TENSORS], head_bytes, kv_bytes;
     struct worker *workers;
-    uint32_t layer;  /* of this run */
+    uint32_t layer; /* of this run */
 };
 
 /* ---- making the operations -------------------------------------------------------------------------------------- */
 
 static int make_desc(dnnl_memory_desc_t *desc, int n, const dnnl_dims_t dims, dnnl_data_type_t type,
-                     const dnnl_dims_t strides) {
+                     const dnnl_dims_t strides)
+{
 #  if DNNL_VERSION_MAJOR >= 3
     return dnnl_memory_desc_create_with_strides(desc, n, dims, type, strides) == dnnl_success ? 0 : -1;
 #  else
@@ -72,7 +73,8 @@ static int make_desc(dnnl_memory_desc_t *desc, int n, const dnnl_dims_t dims, dn
 }
 
 /* A matrix whose layout is left to oneDNN. */
-static int make_free_desc(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl_data_type_t type) {
+static int make_free_desc(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl_data_type_t type)
+{
 #  if DNNL_VERSION_MAJOR >= 3
     return dnnl_memory_desc_create_with_tag(desc, 2, dims, type, dnnl_format_tag_any) == dnnl_success ? 0 : -1;
 #  else
@@ -80,7 +82,8 @@ static int make_free_desc(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl
 #  endif
 }
 
-static void drop_desc(dnnl_memory_desc_t *desc) {
+static void drop_desc(dnnl_memory_desc_t *desc)
+{
 #  if DNNL_VERSION_MAJOR >= 3
     dnnl_memory_desc_destroy(*desc);
 #  else
@@ -89,7 +92,8 @@ static void drop_desc(dnnl_memory_desc_t *desc) {
 }
 
 /* Scratch memory is ours, so that threads can run one primitive at the same time. */
-static dnnl_primitive_attr_t make_attributes(int adds) {
+static dnnl_primitive_attr_t make_attributes(int adds)
+{
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_post_ops_t after = NULL;
 
@@ -108,14 +112,15 @@ static dnnl_primitive_attr_t make_attributes(int adds) {
     return attributes;
 }
 
-static int make_product(struct onednn *o, int operation, const dnnl_memory_desc_t desc[3], int adds) {
+static int make_product(struct onednn *o, int operation, const dnnl_memory_desc_t desc[3], int adds)
+{
     struct operation *op = &o->operations[operation];
     dnnl_primitive_attr_t attributes = make_attributes(adds);
     dnnl_status_t status;
 
 #  if DNNL_VERSION_MAJOR >= 3
-    status = dnnl_matmul_primitive_desc_create(&op->desc, o->engine, desc[SRC], desc[WEIGHTS], NULL, desc[DST],
-                                               attributes);
+    status =
+        dnnl_matmul_primitive_desc_create(&op->desc, o->engine, desc[SRC], desc[WEIGHTS], NULL, desc[DST], attributes);
 #  else
     dnnl_matmul_desc_t what;
     status = dnnl_matmul_desc_init(&what, &desc[SRC], &desc[WEIGHTS], NULL, &desc[DST]);
@@ -128,7 +133,8 @@ static int make_product(struct onednn *o, int operation, const dnnl_memory_desc_
     return status == dnnl_success ? 0 : -1;
 }
 
-static int make_softmax_from(struct onednn *o, const dnnl_memory_desc_t desc[2]) {
+static int make_softmax_from(struct onednn *o, const dnnl_memory_desc_t desc[2])
+{
     struct operation *op = &o->operations[SOFTMAX];
     dnnl_primitive_attr_t attributes = make_attributes(0);
     dnnl_status_t status;
@@ -138,8 +144,8 @@ static int make_softmax_from(struct onednn *o, const dnnl_memory_desc_t desc[2])
                                                         dnnl_softmax_accurate, desc[0], desc[1], 1, attributes);
 #  else
     dnnl_softmax_v2_desc_t what;
-    status = dnnl_softmax_v2_forward_desc_init(&what, dnnl_forward_inference, dnnl_softmax_accurate, &desc[0], &desc[1],
-                                               1);
+    status =
+        dnnl_softmax_v2_forward_desc_init(&what, dnnl_forward_inference, dnnl_softmax_accurate, &desc[0], &desc[1], 1);
     if (status == dnnl_success)
         status = dnnl_primitive_desc_create(&op->desc, &what, attributes, o->engine, NULL);
 #  endif
@@ -149,7 +155,8 @@ static int make_softmax_from(struct onednn *o, const dnnl_memory_desc_t desc[2])
     return status == dnnl_success ? 0 : -1;
 }
 
-static int make_softmax(struct onednn *o) {
+static int make_softmax(struct onednn *o)
+{
     const dnnl_dims_t dims = {o->rows, o->n}, strides = {o->n, 1};
     dnnl_memory_desc_t desc[2] = {0};
     int status = -1;
@@ -162,7 +169,8 @@ static int make_softmax(struct onednn *o) {
 }
 
 /* Queries [rows][d] by K [d][shared], or weights [rows][shared] by V [shared][d]. */
-static int make_shared(struct onednn *o, int operation) {
+static int make_shared(struct onednn *o, int operation)
+{
     const struct bench_shape *s = &o->setup->shape;
     const int scores = operation == SHARED_SCORES;
     const dnnl_dim_t d = s->head_dim, m = s->shared, n = o->n;
@@ -182,7 +190,8 @@ static int make_shared(struct onednn *o, int operation) {
 }
 
 /* For each sequence queries [group][d] by K [d][private], or weights [group][private] by V [private][d]. */
-static int make_private(struct onednn *o, int operation) {
+static int make_private(struct onednn *o, int operation)
+{
     const struct bench_shape *s = &o->setup->shape;
     const int scores = operation == PRIVATE_SCORES;
     const dnnl_dim_t b = s->batch, g = o->group, d = s->head_dim, m = s->private, n = o->n;
@@ -202,7 +211,8 @@ static int make_private(struct onednn *o, int operation) {
     return status;
 }
 
-static int make_operations(struct onednn *o) {
+static int make_operations(struct onednn *o)
+{
     const struct bench_shape *s = &o->setup->shape;
 
     if (make_softmax(o) != 0)
@@ -219,13 +229,15 @@ struct making {
     int status;
 };
 
-static void make_alone(void *context, uint32_t ith, uint32_t nth) {
+static void make_alone(void *context, uint32_t ith, uint32_t nth)
+{
     struct making *making = context;
     (void)ith, (void)nth;
     making->status = make_operations(making->o);
 }
 
-static const char *implementation(const struct operation *op) {
+static const char *implementation(const struct operation *op)
+{
     const char *name = "";
     if (op->desc != NULL)
         dnnl_primitive_desc_query(op->desc, dnnl_query_impl_info_str, 0, &name);
@@ -233,7 +245,8 @@ static const char *implementation(const struct operation *op) {
 }
 
 /* Reference implementations are for tests: they make no fair baseline. */
-static int is_only_reference(const struct onednn *o) {
+static int is_only_reference(const struct onednn *o)
+{
     for (int i = 0; i < N_OPERATIONS; i++)
         if (strncmp(implementation(&o->operations[i]), "ref", 3) == 0)
             return 1;
@@ -242,21 +255,25 @@ static int is_only_reference(const struct onednn *o) {
 
 /* ---- K and V ---------------------------------------------------------------------------------------------------- */
 
-static any_desc desc_of(const struct onednn *o, int operation, int argument) {
+static any_desc desc_of(const struct onednn *o, int operation, int argument)
+{
     static const dnnl_query_t queries[N_ARGUMENTS] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md,
                                                       dnnl_query_scratchpad_md};
     return dnnl_primitive_desc_query_md(o->operations[operation].desc, queries[argument], 0);
 }
 
-static char *tensor(const struct onednn *o, uint32_t layer, uint32_t head, int which) {
+static char *tensor(const struct onednn *o, uint32_t layer, uint32_t head, int which)
+{
     return o->kv + ((size_t)layer * o->setup->shape.kv_heads + head) * o->head_bytes + o->offsets[which];
 }
 
-static size_t to_lines(size_t bytes) {
+static size_t to_lines(size_t bytes)
+{
     return (bytes + 63) / 64 * 64;
 }
 
-static void place_tensors(struct onednn *o) {
+static void place_tensors(struct onednn *o)
+{
     const struct bench_shape *s = &o->setup->shape;
     const size_t own = to_lines((size_t)s->batch * s->private * s->head_dim * o->size);
     size_t shared[2] = {0, 0};
@@ -272,7 +289,8 @@ static void place_tensors(struct onednn *o) {
 }
 
 /* The data are exact in every type: bf16 is the upper half. */
-static void put_row(const struct onednn *o, const float *row, char *to) {
+static void put_row(const struct onednn *o, const float *row, char *to)
+{
     if (o->type == dnnl_f32) {
         memcpy(to, row, o->setup->shape.head_dim * sizeof *row);
         return;
@@ -286,7 +304,8 @@ static void put_row(const struct onednn *o, const float *row, char *to) {
     }
 }
 
-static void fill_private(void *state, uint32_t layer, uint32_t chunk) {
+static void fill_private(void *state, uint32_t layer, uint32_t chunk)
+{
     const struct onednn *o = state;
     const struct bench_shape *s = &o->setup->shape;
     uint32_t first = bench_shared_chunks(s), sequence, token;
@@ -308,7 +327,8 @@ static void fill_private(void *state, uint32_t layer, uint32_t chunk) {
 
 /* Copies the plain f32 matrix to where and how the operation wants it. */
 static dnnl_status_t reorder(const struct onednn *o, dnnl_memory_t plain, any_desc plain_desc, int operation,
-                             char *where) {
+                             char *where)
+{
     dnnl_primitive_desc_t desc = NULL;
     dnnl_primitive_t primitive = NULL;
     dnnl_memory_t to = NULL;
@@ -333,7 +353,8 @@ static dnnl_status_t reorder(const struct onednn *o, dnnl_memory_t plain, any_de
 
 /* K goes in transposed: [d][token], read from [token][d]. */
 static dnnl_status_t fill_shared(const struct onednn *o, uint32_t layer, uint32_t head, enum bench_what what,
-                                 float *rows) {
+                                 float *rows)
+{
     const struct bench_shape *s = &o->setup->shape;
     const dnnl_dim_t d = s->head_dim, m = s->shared;
     const dnnl_dims_t dims = {what == BENCH_K ? d : m, what == BENCH_K ? m : d};
@@ -355,7 +376,8 @@ static dnnl_status_t fill_shared(const struct onednn *o, uint32_t layer, uint32_
     return status;
 }
 
-static int fill_all_shared(const struct onednn *o, uint32_t n_layers) {
+static int fill_all_shared(const struct onednn *o, uint32_t n_layers)
+{
     const struct bench_shape *s = &o->setup->shape;
     float *rows = malloc((size_t)s->shared * s->head_dim * sizeof *rows);
     dnnl_status_t status = rows != NULL ? dnnl_success : dnnl_out_of_memory;
@@ -371,7 +393,8 @@ static int fill_all_shared(const struct onednn *o, uint32_t n_layers) {
 
 /* ---- a step ----------------------------------------------------------------------------------------------------- */
 
-static int execute(const struct onednn *o, struct worker *w, int operation, void *src, void *weights, void *dst) {
+static int execute(const struct onednn *o, struct worker *w, int operation, void *src, void *weights, void *dst)
+{
     void *const places[N_ARGUMENTS] = {src, weights, dst, w->scratch};
     dnnl_exec_arg_t arguments[N_ARGUMENTS];
     int n = 0;
@@ -386,7 +409,8 @@ static int execute(const struct onednn *o, struct worker *w, int operation, void
 }
 
 /* Queries of one KV head, with the scale in them. */
-static void pack_queries(const struct onednn *o, struct worker *w, uint32_t head) {
+static void pack_queries(const struct onednn *o, struct worker *w, uint32_t head)
+{
     const struct bench_shape *s = &o->setup->shape;
     const float scale = 1.0f / sqrtf((float)s->head_dim);
     const size_t n = (size_t)o->group * s->head_dim;
@@ -406,7 +430,8 @@ static void pack_queries(const struct onednn *o, struct worker *w, uint32_t head
     }
 }
 
-static void unpack_output(const struct onednn *o, const struct worker *w, uint32_t head) {
+static void unpack_output(const struct onednn *o, const struct worker *w, uint32_t head)
+{
     const struct bench_shape *s = &o->setup->shape;
     const size_t n = (size_t)o->group * s->head_dim;
 
@@ -415,7 +440,8 @@ static void unpack_output(const struct onednn *o, const struct worker *w, uint32
                n * sizeof *w->out);
 }
 
-static int attend_head(const struct onednn *o, struct worker *w, uint32_t head) {
+static int attend_head(const struct onednn *o, struct worker *w, uint32_t head)
+{
     const struct bench_shape *s = &o->setup->shape;
     char *weights = w->weights;
     int status = 0;
@@ -429,8 +455,8 @@ static int attend_head(const struct onednn *o, struct worker *w, uint32_t head) 
     if (s->shared > 0)
         status |= execute(o, w, SHARED_SUM, weights, tensor(o, o->layer, head, SHARED_V), w->out);
     if (s->private > 0)
-        status |= execute(o, w, PRIVATE_SUM, weights + s->shared * o->size, tensor(o, o->layer, head, PRIVATE_V),
-                          w->out);
+        status |=
+            execute(o, w, PRIVATE_SUM, weights + s->shared * o->size, tensor(o, o->layer, head, PRIVATE_V), w->out);
     unpack_output(o, w, head);
     return status;
 }
@@ -440,7 +466,8 @@ struct step {
     int failed;
 };
 
-static void attend_share(void *context, uint32_t ith, uint32_t nth) {
+static void attend_share(void *context, uint32_t ith, uint32_t nth)
+{
     struct step *step = context;
     size_t begin, end;
 
@@ -450,7 +477,8 @@ static void attend_share(void *context, uint32_t ith, uint32_t nth) {
             step->failed = 1;
 }
 
-static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer) {
+static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
+{
     struct onednn *o = instance->state;
     struct step step = {o, 0};
     double start = bench_now();
@@ -462,7 +490,8 @@ static double run(struct bench_setup *setup, struct bench_instance *instance, ui
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static void close_worker(struct worker *w) {
+static void close_worker(struct worker *w)
+{
     for (int i = 0; i < N_OPERATIONS; i++)
         for (int j = 0; j < N_ARGUMENTS; j++)
             dnnl_memory_destroy(w->memory[i][j]);
@@ -475,7 +504,8 @@ static void close_worker(struct worker *w) {
     free(w->out);
 }
 
-static int open_memories(const struct onednn *o, struct worker *w, size_t *scratch_bytes) {
+static int open_memories(const struct onednn *o, struct worker *w, size_t *scratch_bytes)
+{
     for (int i = 0; i < N_OPERATIONS; i++)
         for (int j = 0; j < N_ARGUMENTS && o->operations[i].primitive != NULL; j++) {
             any_desc desc = i == SOFTMAX && j == WEIGHTS ? NULL : desc_of(o, i, j);
@@ -489,11 +519,13 @@ static int open_memories(const struct onednn *o, struct worker *w, size_t *scrat
     return 0;
 }
 
-static void *lines(size_t n, size_t size) {
+static void *lines(size_t n, size_t size)
+{
     return aligned_alloc(64, to_lines(n * size + 1));
 }
 
-static int open_worker(const struct onednn *o, struct worker *w) {
+static int open_worker(const struct onednn *o, struct worker *w)
+{
     const size_t rows = o->rows, d = o->setup->shape.head_dim;
     size_t scratch_bytes = 0;
 
@@ -508,7 +540,8 @@ static int open_worker(const struct onednn *o, struct worker *w) {
     return w->scratch != NULL && w->q != NULL && w->scores != NULL && w->weights != NULL && w->out != NULL ? 0 : -1;
 }
 
-static void close_onednn(struct bench_setup *setup, struct bench_instance *instance) {
+static void close_onednn(struct bench_setup *setup, struct bench_instance *instance)
+{
     struct onednn *o = instance->state;
 
     for (uint32_t i = 0; o->workers != NULL && i < setup->shape.threads; i++)
@@ -525,20 +558,24 @@ static void close_onednn(struct bench_setup *setup, struct bench_instance *insta
 }
 
 /* Emulated bf16 is slower than f32. */
-static int has_bf16(void) {
+static int has_bf16(void)
+{
     const unsigned wanted = dnnl_cpu_isa_avx512_core_bf16;
     return ((unsigned)dnnl_get_effective_cpu_isa() & wanted) == wanted;
 }
 
-static uint32_t dtype_of(const struct bench_shape *shape) {
+static uint32_t dtype_of(const struct bench_shape *shape)
+{
     return shape->dtype == CATTN_BF16 && has_bf16() ? CATTN_BF16 : CATTN_F32;
 }
 
-static uint64_t bytes(const struct bench_shape *shape) {
+static uint64_t bytes(const struct bench_shape *shape)
+{
     return bench_unique_bytes(shape, dtype_of(shape));
 }
 
-static const char *open_all(struct onednn *o, uint32_t n_layers) {
+static const char *open_all(struct onednn *o, uint32_t n_layers)
+{
     const struct bench_shape *s = &o->setup->shape;
     struct making making = {o, -1};
 
@@ -564,7 +601,8 @@ static const char *open_all(struct onednn *o, uint32_t n_layers) {
     return NULL;
 }
 
-static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     const struct bench_shape *s = &setup->shape;
     struct onednn *o = calloc(1, sizeof *o);
     const char *reason;
@@ -595,11 +633,13 @@ static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, str
 
 const struct bench_variant bench_onednn = {"onednn", 1, bytes, open_onednn, close_onednn, NULL, run};
 #else
-static uint64_t bytes(const struct bench_shape *shape) {
+static uint64_t bytes(const struct bench_shape *shape)
+{
     return bench_unique_bytes(shape, CATTN_F32);
 }
 
-static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     (void)setup, (void)n_layers, (void)instance;
     return "built without oneDNN";
 }

@@ -57,7 +57,8 @@ static const char help[] =
 
 static int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-static int complain(const char *format, ...) {
+static int complain(const char *format, ...)
+{
     va_list arguments;
 
     va_start(arguments, format);
@@ -68,7 +69,8 @@ static int complain(const char *format, ...) {
     return -1;
 }
 
-static int parse_number(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *value) {
+static int parse_number(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *value)
+{
     unsigned long long number;
     char *end, sign = text[strspn(text, " \t\n")];
 
@@ -80,7 +82,8 @@ static int parse_number(const char *name, const char *text, uint64_t least, uint
     return 0;
 }
 
-static int parse_size(const char *name, const char *text, uint64_t *value) {
+static int parse_size(const char *name, const char *text, uint64_t *value)
+{
     static const char units[] = "KMG";
     size_t length = strlen(text);
     const char *unit = length > 0 ? strchr(units, text[length - 1]) : NULL;
@@ -94,7 +97,8 @@ static int parse_size(const char *name, const char *text, uint64_t *value) {
     return 0;
 }
 
-static int parse_seconds(const char *name, const char *text, double *value) {
+static int parse_seconds(const char *name, const char *text, double *value)
+{
     char *end;
     double seconds = strtod(text, &end);
 
@@ -104,14 +108,16 @@ static int parse_seconds(const char *name, const char *text, double *value) {
     return 0;
 }
 
-static int parse_dtype(const char *text, uint32_t *dtype) {
+static int parse_dtype(const char *text, uint32_t *dtype)
+{
     for (*dtype = CATTN_F32; *dtype <= CATTN_BF16; ++*dtype)
         if (strcmp(text, bench_dtype_name(*dtype)) == 0)
             return 0;
     return complain("--dtype takes f32, f16 or bf16, not '%s'", text);
 }
 
-static int parse_variants(const char *text, int *wanted) {
+static int parse_variants(const char *text, int *wanted)
+{
     memset(wanted, 0, BENCH_N_VARIANTS * sizeof *wanted);
     for (;;) {
         size_t length = strcspn(text, ",");
@@ -127,7 +133,8 @@ static int parse_variants(const char *text, int *wanted) {
     }
 }
 
-static int check_kernel(const char *kernel) {
+static int check_kernel(const char *kernel)
+{
     const struct cattn_backend *cpu = cattn_backend_find("cpu");
 
     for (unsigned i = 0; cpu->kernel_name(i) != NULL; i++)
@@ -136,7 +143,8 @@ static int check_kernel(const char *kernel) {
     return complain("no kernel '%s' runs here", kernel);
 }
 
-static int check_shape(const struct bench_shape *s) {
+static int check_shape(const struct bench_shape *s)
+{
     if (s->heads % s->kv_heads != 0)
         return complain("--kv-heads %u does not divide --heads %u", s->kv_heads, s->heads);
     if (s->chunk != 32 && s->chunk != 64 && s->chunk != 128 && s->chunk != 256)
@@ -149,7 +157,8 @@ static int check_shape(const struct bench_shape *s) {
 }
 
 /* The lengths of the paper's table; shorter and narrower for a quick run. */
-static int set_shapes(struct bench_options *options, const char *grid, int shared_given, int heads_given) {
+static int set_shapes(struct bench_options *options, const char *grid, int shared_given, int heads_given)
+{
     static const uint32_t table3[] = {0, 1024, 2048, 4096}, quick[] = {1024, 2048};
     const uint32_t *lengths = grid != NULL ? table3 : options->quick && !shared_given ? quick : NULL;
     struct bench_shape first = options->shapes[0];
@@ -169,7 +178,8 @@ static int set_shapes(struct bench_options *options, const char *grid, int share
     return 0;
 }
 
-static uint64_t default_memory(const struct bench_options *options) {
+static uint64_t default_memory(const struct bench_options *options)
+{
     uint64_t usual = options->quick ? UINT64_C(256000000) : UINT64_C(1600000000), caches = 2 * bench_last_level_cache();
     return usual > caches ? usual : caches;
 }
@@ -181,30 +191,52 @@ static const struct bench_options defaults = {
 };
 
 enum option_name {
-    BATCH, HEADS, KV_HEADS, HEAD_DIM, CHUNK, SHARED, PRIVATE, THREADS, PASSES, /* numbers */
-    DTYPE, GRID, VARIANTS, KERNEL, SECONDS, MEMORY, WARM, QUICK, CSV, HELP
+    BATCH,
+    HEADS,
+    KV_HEADS,
+    HEAD_DIM,
+    CHUNK,
+    SHARED,
+    PRIVATE,
+    THREADS,
+    PASSES, /* numbers */
+    DTYPE,
+    GRID,
+    VARIANTS,
+    KERNEL,
+    SECONDS,
+    MEMORY,
+    WARM,
+    QUICK,
+    CSV,
+    HELP
 };
 
 static const struct option names[] = {
-    {"batch", 1, NULL, BATCH}, {"heads", 1, NULL, HEADS}, {"kv-heads", 1, NULL, KV_HEADS},
-    {"head-dim", 1, NULL, HEAD_DIM}, {"chunk", 1, NULL, CHUNK}, {"shared", 1, NULL, SHARED},
-    {"private", 1, NULL, PRIVATE}, {"threads", 1, NULL, THREADS}, {"passes", 1, NULL, PASSES},
-    {"dtype", 1, NULL, DTYPE}, {"grid", 1, NULL, GRID}, {"variants", 1, NULL, VARIANTS},
-    {"kernel", 1, NULL, KERNEL}, {"seconds", 1, NULL, SECONDS}, {"memory", 1, NULL, MEMORY},
-    {"warm", 0, NULL, WARM}, {"quick", 0, NULL, QUICK}, {"csv", 1, NULL, CSV}, {"help", 0, NULL, HELP}, {NULL, 0, NULL, 0},
+    {"batch", 1, NULL, BATCH},       {"heads", 1, NULL, HEADS},
+    {"kv-heads", 1, NULL, KV_HEADS}, {"head-dim", 1, NULL, HEAD_DIM},
+    {"chunk", 1, NULL, CHUNK},       {"shared", 1, NULL, SHARED},
+    {"private", 1, NULL, PRIVATE},   {"threads", 1, NULL, THREADS},
+    {"passes", 1, NULL, PASSES},     {"dtype", 1, NULL, DTYPE},
+    {"grid", 1, NULL, GRID},         {"variants", 1, NULL, VARIANTS},
+    {"kernel", 1, NULL, KERNEL},     {"seconds", 1, NULL, SECONDS},
+    {"memory", 1, NULL, MEMORY},     {"warm", 0, NULL, WARM},
+    {"quick", 0, NULL, QUICK},       {"csv", 1, NULL, CSV},
+    {"help", 0, NULL, HELP},         {NULL, 0, NULL, 0},
 };
 
-static int set_number(struct bench_options *options, int option, const char *text) {
+static int set_number(struct bench_options *options, int option, const char *text)
+{
     static const uint64_t limits[][2] = {
-        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},       [KV_HEADS] = {1, 1024},
-        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},        [SHARED] = {0, 1 << 20},
-        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024},     [PASSES] = {1, BENCH_MAX_PASSES},
+        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},   [KV_HEADS] = {1, 1024},
+        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},    [SHARED] = {0, 1 << 20},
+        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024}, [PASSES] = {1, BENCH_MAX_PASSES},
     };
     struct bench_shape *s = &options->shapes[0];
     uint32_t *const targets[] = {
-        [BATCH] = &s->batch,     [HEADS] = &s->heads,   [KV_HEADS] = &s->kv_heads, [HEAD_DIM] = &s->head_dim,
-        [CHUNK] = &s->chunk,     [SHARED] = &s->shared, [PRIVATE] = &s->private,   [THREADS] = &s->threads,
-        [PASSES] = &options->passes,
+        [BATCH] = &s->batch,       [HEADS] = &s->heads,     [KV_HEADS] = &s->kv_heads,
+        [HEAD_DIM] = &s->head_dim, [CHUNK] = &s->chunk,     [SHARED] = &s->shared,
+        [PRIVATE] = &s->private,   [THREADS] = &s->threads, [PASSES] = &options->passes,
     };
     uint64_t value;
 
@@ -214,7 +246,8 @@ static int set_number(struct bench_options *options, int option, const char *tex
     return 0;
 }
 
-static int parse_all(struct bench_options *options, int argc, char **argv, int *helped) {
+static int parse_all(struct bench_options *options, int argc, char **argv, int *helped)
+{
     const char *grid = NULL, *variants = NULL;
     int option, given[HELP + 1] = {0}, status = 0;
 
@@ -243,13 +276,15 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
     if (grid != NULL && strcmp(grid, "table3") != 0)
         return complain("--grid takes table3, not '%s'", grid);
     if (variants == NULL)
-        variants = options->quick ? "paged,paged_shared,chunk,read" : "naive,paper,onednn,paged,paged_shared,chunk,read";
+        variants =
+            options->quick ? "paged,paged_shared,chunk,read" : "naive,paper,onednn,paged,paged_shared,chunk,read";
     if (parse_variants(variants, options->wanted) != 0)
         return -1;
     return set_shapes(options, grid, given[SHARED], given[HEADS] || given[KV_HEADS]);
 }
 
-int bench_options_parse(struct bench_options *options, int argc, char **argv, int *status) {
+int bench_options_parse(struct bench_options *options, int argc, char **argv, int *status)
+{
     int helped = 0;
 
     *options = defaults;

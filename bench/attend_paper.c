@@ -15,7 +15,8 @@
 #include "chunkattention.h"
 #include "harness.h"
 
-static uint64_t bytes(const struct bench_shape *shape) {
+static uint64_t bytes(const struct bench_shape *shape)
+{
     return bench_unique_bytes(shape, CATTN_F32);
 }
 
@@ -48,13 +49,15 @@ struct paper {
     uint32_t layer; /* of this run */
 };
 
-static float *place(const struct paper *paper, uint32_t layer, uint32_t chunk, enum bench_what what, uint32_t kv_head) {
+static float *place(const struct paper *paper, uint32_t layer, uint32_t chunk, enum bench_what what, uint32_t kv_head)
+{
     const struct bench_shape *s = &paper->setup->shape;
     size_t index = (((size_t)layer * bench_chunks(s) + chunk) * 2 + (what == BENCH_V)) * s->kv_heads + kv_head;
     return paper->kv + index * s->chunk * s->head_dim;
 }
 
-static void fill_chunk(void *state, uint32_t layer, uint32_t chunk) {
+static void fill_chunk(void *state, uint32_t layer, uint32_t chunk)
+{
     const struct paper *paper = state;
     const struct bench_shape *s = &paper->setup->shape;
     uint32_t tokens = bench_chunk_tokens(s, chunk);
@@ -67,7 +70,8 @@ static void fill_chunk(void *state, uint32_t layer, uint32_t chunk) {
         }
 }
 
-static struct partial partial_of(const struct paper *paper, uint32_t ith) {
+static struct partial partial_of(const struct paper *paper, uint32_t ith)
+{
     const struct bench_shape *s = &paper->setup->shape;
     struct partial partial;
 
@@ -80,7 +84,8 @@ static struct partial partial_of(const struct paper *paper, uint32_t ith) {
 
 /* Sequences first .. first+n-1 over t tokens of one chunk and one head. */
 static void attend(const struct paper *paper, uint32_t chunk, uint32_t head, uint32_t first, uint32_t n, uint32_t t,
-                   const struct partial *partial) {
+                   const struct partial *partial)
+{
     const struct bench_shape *s = &paper->setup->shape;
     const struct bench_simd *simd = bench_simd();
     uint32_t kv_head = head / (s->heads / s->kv_heads);
@@ -102,7 +107,8 @@ static void attend(const struct paper *paper, uint32_t chunk, uint32_t head, uin
                 partial->out, d);
 }
 
-static void merge(const struct paper *paper, uint32_t head, uint32_t first, uint32_t n, const struct partial *partial) {
+static void merge(const struct paper *paper, uint32_t head, uint32_t first, uint32_t n, const struct partial *partial)
+{
     const struct bench_shape *s = &paper->setup->shape;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -119,7 +125,8 @@ static void merge(const struct paper *paper, uint32_t head, uint32_t first, uint
     }
 }
 
-static void take(struct lock *lock) {
+static void take(struct lock *lock)
+{
     while (atomic_flag_test_and_set_explicit(&lock->taken, memory_order_acquire)) {
 #  if defined(__x86_64__)
         __builtin_ia32_pause();
@@ -128,7 +135,8 @@ static void take(struct lock *lock) {
 }
 
 static void do_task(const struct paper *paper, uint32_t chunk, uint32_t head, const struct partial *partial,
-                    struct lock *lock) {
+                    struct lock *lock)
+{
     const struct bench_shape *s = &paper->setup->shape;
     uint32_t shared = bench_shared_chunks(s), first = 0, n = s->batch;
 
@@ -144,7 +152,8 @@ static void do_task(const struct paper *paper, uint32_t chunk, uint32_t head, co
         atomic_flag_clear_explicit(&lock->taken, memory_order_release);
 }
 
-static void start_head(const struct paper *paper, uint32_t head) {
+static void start_head(const struct paper *paper, uint32_t head)
+{
     const struct bench_shape *s = &paper->setup->shape;
 
     for (uint32_t i = 0; i < s->batch; i++) {
@@ -156,7 +165,8 @@ static void start_head(const struct paper *paper, uint32_t head) {
     }
 }
 
-static void finish_head(const struct paper *paper, uint32_t head) {
+static void finish_head(const struct paper *paper, uint32_t head)
+{
     const struct bench_shape *s = &paper->setup->shape;
 
     for (uint32_t i = 0; i < s->batch; i++) {
@@ -167,7 +177,8 @@ static void finish_head(const struct paper *paper, uint32_t head) {
     }
 }
 
-static void whole_heads(void *context, uint32_t ith, uint32_t nth) {
+static void whole_heads(void *context, uint32_t ith, uint32_t nth)
+{
     const struct paper *paper = context;
     struct partial partial = partial_of(paper, ith);
     size_t begin, end;
@@ -181,7 +192,8 @@ static void whole_heads(void *context, uint32_t ith, uint32_t nth) {
     }
 }
 
-static void tasks_under_locks(void *context, uint32_t ith, uint32_t nth) {
+static void tasks_under_locks(void *context, uint32_t ith, uint32_t nth)
+{
     const struct paper *paper = context;
     uint32_t heads = paper->setup->shape.heads;
     struct partial partial = partial_of(paper, ith);
@@ -194,7 +206,8 @@ static void tasks_under_locks(void *context, uint32_t ith, uint32_t nth) {
     }
 }
 
-static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer) {
+static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
+{
     struct paper *paper = instance->state;
     double start = bench_now();
 
@@ -211,7 +224,8 @@ static double run(struct bench_setup *setup, struct bench_instance *instance, ui
     return bench_now() - start;
 }
 
-static void close_paper(struct bench_setup *setup, struct bench_instance *instance) {
+static void close_paper(struct bench_setup *setup, struct bench_instance *instance)
+{
     struct paper *paper = instance->state;
     (void)setup;
     bench_free(paper->kv, paper->kv_bytes);
@@ -222,7 +236,8 @@ static void close_paper(struct bench_setup *setup, struct bench_instance *instan
     free(paper);
 }
 
-static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     const struct bench_shape *s = &setup->shape;
     struct paper *paper;
 
@@ -258,7 +273,8 @@ static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, stru
 
 const struct bench_variant bench_paper = {"paper", 1, bytes, open_paper, close_paper, NULL, run};
 #else
-static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     (void)setup, (void)n_layers, (void)instance;
     return bench_blas_unusable();
 }

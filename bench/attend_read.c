@@ -13,12 +13,9 @@ static const struct way {
     int ahead;
     const char *name;
 } ways[] = {
-    {1, 0, "linear"},
-    {1, 1, "linear, prefetched"},
-    {4, 0, "4 pages in step"},
-    {4, 1, "4 pages in step, prefetched"},
-    {8, 0, "8 pages in step"},
-    {8, 1, "8 pages in step, prefetched"},
+    {1, 0, "linear"},          {1, 1, "linear, prefetched"},
+    {4, 0, "4 pages in step"}, {4, 1, "4 pages in step, prefetched"},
+    {8, 0, "8 pages in step"}, {8, 1, "8 pages in step, prefetched"},
 };
 enum { N_WAYS = sizeof ways / sizeof ways[0] };
 
@@ -38,19 +35,22 @@ struct reader {
     uint32_t n_threads, n_layers;
 };
 
-static uint64_t bytes(const struct bench_shape *shape) {
+static uint64_t bytes(const struct bench_shape *shape)
+{
     return bench_unique_bytes(shape, shape->dtype);
 }
 
 /* Parts end at pages, but for the last. */
-static void part(const struct reader *reader, uint32_t ith, uint32_t nth, size_t *begin, size_t *end) {
+static void part(const struct reader *reader, uint32_t ith, uint32_t nth, size_t *begin, size_t *end)
+{
     bench_share(reader->layer_bytes / 4096, ith, nth, begin, end);
     *begin *= 4096;
     *end = ith + 1 == nth ? reader->layer_bytes : *end * 4096;
 }
 
 /* A thread fills what it will read, so that the memory is near to it. */
-static void fill_share(void *context, uint32_t ith, uint32_t nth) {
+static void fill_share(void *context, uint32_t ith, uint32_t nth)
+{
     const struct reader *reader = context;
     uint64_t *words = (uint64_t *)(void *)reader->layer, all = 0, x;
     size_t begin, end;
@@ -65,7 +65,8 @@ static void fill_share(void *context, uint32_t ith, uint32_t nth) {
     reader->found[ith].words = all;
 }
 
-static void read_share(void *context, uint32_t ith, uint32_t nth) {
+static void read_share(void *context, uint32_t ith, uint32_t nth)
+{
     const struct reader *reader = context;
     size_t begin, end;
 
@@ -75,7 +76,8 @@ static void read_share(void *context, uint32_t ith, uint32_t nth) {
 }
 
 /* Runs the task on a layer; what the threads found together. */
-static uint64_t on_layer(struct reader *reader, uint32_t layer, bench_task *task) {
+static uint64_t on_layer(struct reader *reader, uint32_t layer, bench_task *task)
+{
     uint64_t all = 0;
 
     reader->layer = reader->memory + layer * reader->layer_bytes;
@@ -85,14 +87,16 @@ static uint64_t on_layer(struct reader *reader, uint32_t layer, bench_task *task
     return all;
 }
 
-static double read_layer(struct reader *reader, uint32_t layer) {
+static double read_layer(struct reader *reader, uint32_t layer)
+{
     double start = bench_now();
     int right = on_layer(reader, layer, read_share) == reader->expected[layer];
     return right ? bench_now() - start : -1.0;
 }
 
 /* The way with the least time of a few rounds. */
-static void choose_way(struct reader *reader) {
+static void choose_way(struct reader *reader)
+{
     const struct way *best = ways;
     double least = 0.0;
     uint32_t layer = 0;
@@ -110,7 +114,8 @@ static void choose_way(struct reader *reader) {
     reader->way = best;
 }
 
-static void close_reader(struct bench_setup *setup, struct bench_instance *instance) {
+static void close_reader(struct bench_setup *setup, struct bench_instance *instance)
+{
     struct reader *reader = instance->state;
     (void)setup;
     bench_free(reader->memory, reader->memory_bytes);
@@ -119,7 +124,8 @@ static void close_reader(struct bench_setup *setup, struct bench_instance *insta
     free(reader);
 }
 
-static const char *open_reader(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_reader(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     struct reader *reader = calloc(1, sizeof *reader);
 
     if (reader == NULL)
@@ -145,7 +151,8 @@ static const char *open_reader(struct bench_setup *setup, uint32_t n_layers, str
     return NULL;
 }
 
-static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer) {
+static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
+{
     (void)setup;
     return read_layer(instance->state, layer);
 }

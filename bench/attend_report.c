@@ -8,14 +8,16 @@ struct derived {
 };
 
 /* Twice a multiply and add for each score and each weighted V. */
-static double operations(const struct bench_row *row) {
+static double operations(const struct bench_row *row)
+{
     const struct bench_shape *s = row->shape;
     if (!row->variant->computes)
         return 0.0;
     return 4.0 * s->head_dim * s->heads * s->batch * ((double)s->shared + s->private);
 }
 
-static struct derived derive(const struct bench_row *row) {
+static struct derived derive(const struct bench_row *row)
+{
     struct derived derived;
     double seconds = row->us * 1e-6, work = operations(row);
 
@@ -28,12 +30,15 @@ static struct derived derive(const struct bench_row *row) {
     return derived;
 }
 
-void bench_csv_header(FILE *file) {
+void bench_csv_header(FILE *file)
+{
     fputs("variant,kernel,dtype,batch,heads,kv_heads,head_dim,chunk,shared,private,threads,us,us_min,unique_bytes,gbps,"
-          "frac_read,gflops,intensity,bound,rel_err\n", file);
+          "frac_read,gflops,intensity,bound,rel_err\n",
+          file);
 }
 
-void bench_csv_row(FILE *file, const struct bench_row *row) {
+void bench_csv_row(FILE *file, const struct bench_row *row)
+{
     const struct bench_shape *s = row->shape;
     struct derived d = derive(row);
 
@@ -44,17 +49,19 @@ void bench_csv_row(FILE *file, const struct bench_row *row) {
             d.gbps, d.fraction, d.gflops, d.intensity, d.bound, row->relative_error);
 }
 
-void bench_table_header(FILE *file, const struct bench_shape *s, const struct bench_ceilings *ceilings) {
+void bench_table_header(FILE *file, const struct bench_shape *s, const struct bench_ceilings *ceilings)
+{
     fprintf(file, "\nbatch %u, heads %u / %u of %u, chunk %u, shared %u, private %u, %s, %u thread%s\n", s->batch,
             s->heads, s->kv_heads, s->head_dim, s->chunk, s->shared, s->private, bench_dtype_name(s->dtype), s->threads,
             s->threads == 1 ? "" : "s");
-    fprintf(file, "at best this machine reads %.1f GB/s, and multiplies and adds %.0f GFLOP/s (f32)\n", ceilings->read * 1e-9,
-            ceilings->compute * 1e-9);
+    fprintf(file, "at best this machine reads %.1f GB/s, and multiplies and adds %.0f GFLOP/s (f32)\n",
+            ceilings->read * 1e-9, ceilings->compute * 1e-9);
     fprintf(file, "%-13s %-18s %-5s %10s %10s %8s %8s %8s %-8s %s\n", "variant", "kernel", "K, V", "us median",
             "us least", "GB/s", "of read", "GFLOP/s", "bound", "error");
 }
 
-void bench_table_row(FILE *file, const struct bench_row *row) {
+void bench_table_row(FILE *file, const struct bench_row *row)
+{
     struct derived d = derive(row);
 
     fprintf(file, "%-13s %-18s %-5s %10.0f %10.0f %8.1f %7.0f%% %8.1f %-8s %.0e%s%s\n", row->variant->name,

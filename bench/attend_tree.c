@@ -38,17 +38,20 @@ struct view {
     int sequence_outer; /* order */
 };
 
-static uint64_t unique(const struct bench_shape *shape) {
+static uint64_t unique(const struct bench_shape *shape)
+{
     return bench_unique_bytes(shape, shape->dtype);
 }
 
-static uint64_t copied(const struct bench_shape *shape) {
+static uint64_t copied(const struct bench_shape *shape)
+{
     return bench_copied_bytes(shape, shape->dtype);
 }
 
 /* ---- the store -------------------------------------------------------------------------------------------------- */
 
-static void tree_release(struct bench_tree *tree) {
+static void tree_release(struct bench_tree *tree)
+{
     if (tree->store != NULL)
         tree->backend->close(tree->store);
     cattn_work_release(&tree->work);
@@ -57,17 +60,26 @@ static void tree_release(struct bench_tree *tree) {
     free(tree);
 }
 
-static struct cattn_shape store_shape(const struct bench_shape *s, uint32_t n_layers, int is_copied) {
+static struct cattn_shape store_shape(const struct bench_shape *s, uint32_t n_layers, int is_copied)
+{
     uint32_t each = bench_shared_chunks(s) + bench_private_chunks(s);
     struct cattn_shape shape = {
-        .n_layers = n_layers, .n_heads = s->heads, .n_kv_heads = s->kv_heads, .head_dim = s->head_dim,
-        .v_head_dim = s->head_dim, .chunk_tokens = s->chunk, .io_dtype = CATTN_F32, .kv_dtype = s->dtype,
-        .n_slots = is_copied ? s->batch * each : bench_chunks(s), .n_threads = s->threads,
+        .n_layers = n_layers,
+        .n_heads = s->heads,
+        .n_kv_heads = s->kv_heads,
+        .head_dim = s->head_dim,
+        .v_head_dim = s->head_dim,
+        .chunk_tokens = s->chunk,
+        .io_dtype = CATTN_F32,
+        .kv_dtype = s->dtype,
+        .n_slots = is_copied ? s->batch * each : bench_chunks(s),
+        .n_threads = s->threads,
     };
     return shape;
 }
 
-static int tree_paths(struct bench_tree *tree, const struct bench_shape *s) {
+static int tree_paths(struct bench_tree *tree, const struct bench_shape *s)
+{
     uint32_t n = tree->n_path_chunks;
 
     tree->paths = calloc(s->batch, sizeof *tree->paths);
@@ -83,28 +95,36 @@ static int tree_paths(struct bench_tree *tree, const struct bench_shape *s) {
     return CATTN_OK;
 }
 
-static int tree_reserve(struct bench_tree *tree, const struct bench_shape *s) {
+static int tree_reserve(struct bench_tree *tree, const struct bench_shape *s)
+{
     struct cattn_work_bounds bounds = {
-        .n_rows = s->batch > s->chunk ? s->batch : s->chunk, .n_items = s->batch, .n_runs = (uint64_t)s->batch + 1,
+        .n_rows = s->batch > s->chunk ? s->batch : s->chunk,
         .max_tokens = (uint64_t)s->shared + s->private,
     };
     int status = cattn_work_reserve(&tree->work, s->batch, (size_t)s->batch * tree->n_path_chunks, s->batch);
     return status == CATTN_OK ? tree->backend->reserve(tree->store, &bounds) : status;
 }
 
-static struct cattn_call call_for(const struct bench_shape *s, uint32_t layer) {
+static struct cattn_call call_for(const struct bench_shape *s, uint32_t layer)
+{
     struct cattn_call call = {
-        .layer = layer, .scale = 1.0f / sqrtf((float)s->head_dim),
-        .q_row = (size_t)s->heads * s->head_dim, .q_head = s->head_dim,
-        .k_row = (size_t)s->kv_heads * s->head_dim, .k_head = s->head_dim,
-        .v_row = (size_t)s->kv_heads * s->head_dim, .v_head = s->head_dim,
-        .out_row = (size_t)s->heads * s->head_dim, .out_head = s->head_dim,
+        .layer = layer,
+        .scale = 1.0f / sqrtf((float)s->head_dim),
+        .q_row = (size_t)s->heads * s->head_dim,
+        .q_head = s->head_dim,
+        .k_row = (size_t)s->kv_heads * s->head_dim,
+        .k_head = s->head_dim,
+        .v_row = (size_t)s->kv_heads * s->head_dim,
+        .v_head = s->head_dim,
+        .out_row = (size_t)s->heads * s->head_dim,
+        .out_head = s->head_dim,
     };
     return call;
 }
 
 /* The work list that stores one chunk in each slot that holds it. */
-static void list_writes(struct bench_tree *tree, const struct bench_shape *s, uint32_t chunk) {
+static void list_writes(struct bench_tree *tree, const struct bench_shape *s, uint32_t chunk)
+{
     uint32_t tokens = bench_chunk_tokens(s, chunk), shared = bench_shared_chunks(s);
     uint32_t first = 0, n = tree->copied ? s->batch : 1, index = chunk;
     struct cattn_work_path path = {.n_chunks = 1, .n_rows = tokens, .position = 0};
@@ -132,7 +152,8 @@ struct filling {
     size_t layer_floats;
 };
 
-static void make_rows(void *context, uint32_t ith, uint32_t nth) {
+static void make_rows(void *context, uint32_t ith, uint32_t nth)
+{
     const struct filling *f = context;
     const struct bench_shape *s = f->shape;
     size_t rows = (size_t)bench_chunk_tokens(s, f->chunk) * s->kv_heads, begin, end;
@@ -147,7 +168,8 @@ static void make_rows(void *context, uint32_t ith, uint32_t nth) {
     }
 }
 
-static void store_rows(void *context, uint32_t ith, uint32_t nth) {
+static void store_rows(void *context, uint32_t ith, uint32_t nth)
+{
     const struct filling *f = context;
 
     for (uint32_t i = 0; i < f->n_layers; i++) {
@@ -158,12 +180,16 @@ static void store_rows(void *context, uint32_t ith, uint32_t nth) {
     }
 }
 
-static int tree_fill(struct bench_tree *tree, const struct bench_shape *s, uint32_t n_layers) {
+static int tree_fill(struct bench_tree *tree, const struct bench_shape *s, uint32_t n_layers)
+{
     const uint32_t most = n_layers < 16 ? n_layers : 16;
     const size_t floats = (size_t)s->chunk * s->kv_heads * s->head_dim;
     struct filling f = {
-        .tree = tree, .shape = s, .layer_floats = floats,
-        .k = malloc(most * floats * sizeof(float)), .v = malloc(most * floats * sizeof(float)),
+        .tree = tree,
+        .shape = s,
+        .layer_floats = floats,
+        .k = malloc(most * floats * sizeof(float)),
+        .v = malloc(most * floats * sizeof(float)),
     };
     int status = f.k != NULL && f.v != NULL ? CATTN_OK : CATTN_ENOMEM;
 
@@ -180,8 +206,8 @@ static int tree_fill(struct bench_tree *tree, const struct bench_shape *s, uint3
     return status;
 }
 
-static struct bench_tree *tree_open(const struct bench_shape *s, uint32_t n_layers, int is_copied,
-                                    const char **reason) {
+static struct bench_tree *tree_open(const struct bench_shape *s, uint32_t n_layers, int is_copied, const char **reason)
+{
     struct bench_tree *tree = calloc(1, sizeof *tree);
     struct cattn_shape shape = store_shape(s, n_layers, is_copied);
     int status;
@@ -213,13 +239,15 @@ static struct bench_tree *tree_open(const struct bench_shape *s, uint32_t n_laye
 /* ---- attention -------------------------------------------------------------------------------------------------- */
 
 /* The backend plans for the list that is attended next. */
-static void plan(const struct view *view, uint32_t first, uint32_t n) {
+static void plan(const struct view *view, uint32_t first, uint32_t n)
+{
     struct bench_tree *tree = view->tree;
     cattn_work_build(&tree->work, tree->paths + first, n, view->share);
     tree->backend->plan(tree->store, &tree->work);
 }
 
-static double attend(const struct bench_setup *setup, const struct view *view, uint32_t layer, uint32_t first_row) {
+static double attend(const struct bench_setup *setup, const struct view *view, uint32_t layer, uint32_t first_row)
+{
     struct bench_tree *tree = view->tree;
     struct cattn_call call = call_for(&setup->shape, layer);
     double start;
@@ -233,7 +261,8 @@ static double attend(const struct bench_setup *setup, const struct view *view, u
 }
 
 /* Planning is not counted: an engine would have kept the plans. */
-static double attend_in_turn(const struct bench_setup *setup, const struct view *view, uint32_t layer) {
+static double attend_in_turn(const struct bench_setup *setup, const struct view *view, uint32_t layer)
+{
     double seconds = 0.0;
 
     for (uint32_t i = 0; i < setup->shape.batch; i++) {
@@ -247,22 +276,26 @@ static double attend_in_turn(const struct bench_setup *setup, const struct view 
     return seconds;
 }
 
-static double run_view(const struct bench_setup *setup, const struct view *view, uint32_t layer) {
+static double run_view(const struct bench_setup *setup, const struct view *view, uint32_t layer)
+{
     return view->sequence_outer ? attend_in_turn(setup, view, layer) : attend(setup, view, layer, 0);
 }
 
-static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer) {
+static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
+{
     return run_view(setup, instance->state, layer);
 }
 
-static void turn(struct bench_setup *setup, struct bench_instance *instance) {
+static void turn(struct bench_setup *setup, struct bench_instance *instance)
+{
     const struct view *view = instance->state;
     if (!view->sequence_outer)
         plan(view, 0, setup->shape.batch);
 }
 
 /* The order with the least time of three rounds. */
-static void choose_order(struct bench_setup *setup, struct bench_instance *instance, uint32_t n_layers) {
+static void choose_order(struct bench_setup *setup, struct bench_instance *instance, uint32_t n_layers)
+{
     struct view *view = instance->state;
     double least[2] = {INFINITY, INFINITY};
     uint32_t layer = 0;
@@ -270,8 +303,7 @@ static void choose_order(struct bench_setup *setup, struct bench_instance *insta
     for (int round = 0; round < 3; round++)
         for (view->sequence_outer = 0; view->sequence_outer < 2; view->sequence_outer++) {
             turn(setup, instance);
-            least[view->sequence_outer] =
-                fmin(least[view->sequence_outer], run_view(setup, view, layer++ % n_layers));
+            least[view->sequence_outer] = fmin(least[view->sequence_outer], run_view(setup, view, layer++ % n_layers));
         }
     view->sequence_outer = least[1] < least[0];
     snprintf(instance->detail, sizeof instance->detail, "%s outermost (%.0f us, else %.0f us)",
@@ -280,7 +312,8 @@ static void choose_order(struct bench_setup *setup, struct bench_instance *insta
 }
 
 /* Releases a tree that no variant uses. */
-static void tree_drop(struct bench_setup *setup, struct bench_tree *tree) {
+static void tree_drop(struct bench_setup *setup, struct bench_tree *tree)
+{
     if (tree->users > 0)
         return;
     if (setup->shared_tree == tree)
@@ -289,7 +322,8 @@ static void tree_drop(struct bench_setup *setup, struct bench_tree *tree) {
 }
 
 static const char *open_view(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance,
-                             struct bench_tree *tree, int share) {
+                             struct bench_tree *tree, int share)
+{
     struct view *view = calloc(1, sizeof *view);
     int exact;
 
@@ -309,7 +343,8 @@ static const char *open_view(struct bench_setup *setup, uint32_t n_layers, struc
     return NULL;
 }
 
-static void close_view(struct bench_setup *setup, struct bench_instance *instance) {
+static void close_view(struct bench_setup *setup, struct bench_instance *instance)
+{
     struct view *view = instance->state;
 
     view->tree->users--;
@@ -317,8 +352,8 @@ static void close_view(struct bench_setup *setup, struct bench_instance *instanc
     free(view);
 }
 
-static const char *open_shared(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance,
-                               int share) {
+static const char *open_shared(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance, int share)
+{
     const char *reason = NULL;
 
     if (setup->shared_tree == NULL)
@@ -326,15 +361,18 @@ static const char *open_shared(struct bench_setup *setup, uint32_t n_layers, str
     return setup->shared_tree == NULL ? reason : open_view(setup, n_layers, instance, setup->shared_tree, share);
 }
 
-static const char *open_chunk(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_chunk(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     return open_shared(setup, n_layers, instance, 1);
 }
 
-static const char *open_paged_shared(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_paged_shared(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     return open_shared(setup, n_layers, instance, 0);
 }
 
-static const char *open_paged(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance) {
+static const char *open_paged(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
+{
     const char *reason = NULL;
     struct bench_tree *tree = tree_open(&setup->shape, n_layers, 1, &reason);
     return tree == NULL ? reason : open_view(setup, n_layers, instance, tree, 0);

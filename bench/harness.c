@@ -15,13 +15,15 @@
 
 #include "harness.h"
 
-double bench_now(void) {
+double bench_now(void)
+{
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void *bench_alloc(size_t bytes) {
+void *bench_alloc(size_t bytes)
+{
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
@@ -31,13 +33,15 @@ void *bench_alloc(size_t bytes) {
     return memory;
 }
 
-void bench_free(void *memory, size_t bytes) {
+void bench_free(void *memory, size_t bytes)
+{
     if (memory != NULL)
         munmap(memory, bytes);
 }
 
 /* The number that follows key in a file of the system; fallback when it is not there. */
-static uint64_t read_number(const char *path, const char *key, uint64_t fallback) {
+static uint64_t read_number(const char *path, const char *key, uint64_t fallback)
+{
     char line[256];
     unsigned long long value;
     uint64_t found = fallback;
@@ -55,7 +59,8 @@ static uint64_t read_number(const char *path, const char *key, uint64_t fallback
     return found;
 }
 
-uint64_t bench_memory_available(void) {
+uint64_t bench_memory_available(void)
+{
     uint64_t free_bytes = read_number("/proc/meminfo", "MemAvailable:", UINT64_MAX / 1024) * 1024;
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", UINT64_MAX);
     uint64_t used = read_number("/sys/fs/cgroup/memory.current", "", 0);
@@ -63,7 +68,8 @@ uint64_t bench_memory_available(void) {
     return inside < free_bytes ? inside : free_bytes;
 }
 
-uint64_t bench_last_level_cache(void) {
+uint64_t bench_last_level_cache(void)
+{
     long bytes = 0;
 #ifdef _SC_LEVEL4_CACHE_SIZE
     const int levels[] = {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE};
@@ -73,7 +79,8 @@ uint64_t bench_last_level_cache(void) {
     return bytes > 0 ? (uint64_t)bytes : UINT64_C(64) << 20;
 }
 
-void bench_parallel(uint32_t n_threads, bench_task *task, void *context) {
+void bench_parallel(uint32_t n_threads, bench_task *task, void *context)
+{
 #ifdef _OPENMP
 #  pragma omp parallel num_threads((int)n_threads)
     {
@@ -88,12 +95,14 @@ void bench_parallel(uint32_t n_threads, bench_task *task, void *context) {
 #endif
 }
 
-void bench_share(size_t n, uint32_t ith, uint32_t nth, size_t *begin, size_t *end) {
+void bench_share(size_t n, uint32_t ith, uint32_t nth, size_t *begin, size_t *end)
+{
     *begin = n * ith / nth;
     *end = n * (ith + 1) / nth;
 }
 
-int bench_samples_add(struct bench_samples *samples, double value) {
+int bench_samples_add(struct bench_samples *samples, double value)
+{
     if (samples->n == samples->capacity) {
         size_t capacity = samples->capacity == 0 ? 64 : 2 * samples->capacity;
         double *values = realloc(samples->values, capacity * sizeof *values);
@@ -106,12 +115,14 @@ int bench_samples_add(struct bench_samples *samples, double value) {
     return 0;
 }
 
-void bench_samples_release(struct bench_samples *samples) {
+void bench_samples_release(struct bench_samples *samples)
+{
     free(samples->values);
     *samples = (struct bench_samples){0};
 }
 
-double bench_samples_minimum(const struct bench_samples *samples) {
+double bench_samples_minimum(const struct bench_samples *samples)
+{
     double least = samples->n > 0 ? samples->values[0] : NAN;
     for (size_t i = 1; i < samples->n; i++)
         if (samples->values[i] < least)
@@ -119,12 +130,14 @@ double bench_samples_minimum(const struct bench_samples *samples) {
     return least;
 }
 
-static int compare(const void *a, const void *b) {
+static int compare(const void *a, const void *b)
+{
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-double bench_samples_median(const struct bench_samples *samples) {
+double bench_samples_median(const struct bench_samples *samples)
+{
     size_t n = samples->n;
     if (n == 0)
         return NAN;
@@ -134,7 +147,8 @@ double bench_samples_median(const struct bench_samples *samples) {
 
 static int progress_shown;
 
-void bench_progress(const char *format, ...) {
+void bench_progress(const char *format, ...)
+{
     va_list arguments;
 
     if (!isatty(STDERR_FILENO))
@@ -147,7 +161,8 @@ void bench_progress(const char *format, ...) {
     progress_shown = 1;
 }
 
-void bench_progress_end(void) {
+void bench_progress_end(void)
+{
     if (progress_shown)
         fputs("\r\033[K", stderr);
     progress_shown = 0;

@@ -1,13 +1,14 @@
 /* Compiled once per instruction set by simd.c, which defines VECTOR_BYTES, TARGET (the attribute of functions), NAME
  * (adds the suffix), NAME_STRING and FMA. */
-#define LANES (VECTOR_BYTES / 4)
+#define LANES  (VECTOR_BYTES / 4)
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
 typedef float NAME(floats) __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t NAME(ints) __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint64_t NAME(words) __attribute__((vector_size(VECTOR_BYTES), may_alias));
 
-static TARGET float NAME(row_max)(const float *row, size_t n) {
+static TARGET float NAME(row_max)(const float *row, size_t n)
+{
     NAME(floats) most, next;
     float lanes[LANES], max = row[0];
     size_t i = 0;
@@ -29,7 +30,8 @@ static TARGET float NAME(row_max)(const float *row, size_t n) {
 }
 
 /* 2^x for -126 <= x <= 0: a polynomial of the fraction in [-1/2, 1/2], the integer added to the exponent. */
-INLINE void NAME(exp2)(NAME(floats) *x) {
+INLINE void NAME(exp2)(NAME(floats) * x)
+{
     const NAME(floats) zero = {0}, magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     NAME(floats) shifted = *x + magic;
     NAME(floats) f = *x - (shifted - magic);
@@ -43,7 +45,8 @@ INLINE void NAME(exp2)(NAME(floats) *x) {
     *x = (NAME(floats))((NAME(ints))p + ((NAME(ints))shifted << 23));
 }
 
-INLINE void NAME(weights)(float *row, float max, float scale, NAME(floats) *sum) {
+INLINE void NAME(weights)(float *row, float max, float scale, NAME(floats) * sum)
+{
     const NAME(floats) zero = {0}, least = zero - 126.0f;
     NAME(floats) x;
 
@@ -56,7 +59,8 @@ INLINE void NAME(weights)(float *row, float max, float scale, NAME(floats) *sum)
     memcpy(row, &x, sizeof x);
 }
 
-static TARGET float NAME(row_exp)(float *row, size_t n, float max, float scale) {
+static TARGET float NAME(row_exp)(float *row, size_t n, float max, float scale)
+{
     NAME(floats) sum = {0};
     float lanes[LANES], rest[LANES], total = 0.0f;
     size_t i = 0;
@@ -79,14 +83,16 @@ static TARGET float NAME(row_exp)(float *row, size_t n, float max, float scale) 
     return total;
 }
 
-INLINE void NAME(line)(const char *p, NAME(words) *sum) {
+INLINE void NAME(line)(const char *p, NAME(words) * sum)
+{
     const NAME(words) *w = (const NAME(words) *)(const void *)p;
     for (size_t i = 0; i < 64 / VECTOR_BYTES; i++)
         *sum ^= w[i];
 }
 
 /* Four pages at p, in step; the lines `ahead` bytes further on are prefetched. */
-INLINE void NAME(four_lines)(const char *p, size_t ahead, NAME(words) *a, NAME(words) *b) {
+INLINE void NAME(four_lines)(const char *p, size_t ahead, NAME(words) * a, NAME(words) * b)
+{
     if (ahead != 0) {
         __builtin_prefetch(p + ahead, 0, 2);
         __builtin_prefetch(p + ahead + 4096, 0, 2);
@@ -99,7 +105,8 @@ INLINE void NAME(four_lines)(const char *p, size_t ahead, NAME(words) *a, NAME(w
     NAME(line)(p + 3 * 4096, b);
 }
 
-INLINE const char *NAME(read_pages)(const char *p, const char *end, unsigned pages, int ahead, NAME(words) *sum) {
+INLINE const char *NAME(read_pages)(const char *p, const char *end, unsigned pages, int ahead, NAME(words) * sum)
+{
     NAME(words) a = {0}, b = {0}, c = {0}, d = {0};
     size_t group = (size_t)pages * 4096;
 
@@ -113,7 +120,8 @@ INLINE const char *NAME(read_pages)(const char *p, const char *end, unsigned pag
     return p;
 }
 
-INLINE const char *NAME(read_linear)(const char *p, const char *end, int ahead, NAME(words) *sum) {
+INLINE const char *NAME(read_linear)(const char *p, const char *end, int ahead, NAME(words) * sum)
+{
     NAME(words) a = {0}, b = {0};
 
     for (; end - p >= 128; p += 128) {
@@ -132,7 +140,8 @@ INLINE const char *NAME(read_linear)(const char *p, const char *end, int ahead, 
     return p;
 }
 
-static TARGET uint64_t NAME(read)(const void *from, size_t n_bytes, unsigned pages, int ahead) {
+static TARGET uint64_t NAME(read)(const void *from, size_t n_bytes, unsigned pages, int ahead)
+{
     const char *p = from, *end = p + n_bytes;
     NAME(words) sum = {0};
     uint64_t lanes[VECTOR_BYTES / 8], all = 0;
@@ -152,7 +161,8 @@ static TARGET uint64_t NAME(read)(const void *from, size_t n_bytes, unsigned pag
 }
 
 /* Twelve sums: more than the latency of two units. */
-static TARGET double NAME(multiply_add)(size_t n) {
+static TARGET double NAME(multiply_add)(size_t n)
+{
     const NAME(floats) zero = {0}, x = zero + 0.999f, y = zero + 0.001f;
     /* Different from each other, or the compiler keeps one. */
     NAME(floats) a = zero + 1, b = zero + 2, c = zero + 3, d = zero + 4, e = zero + 5, f = zero + 6;

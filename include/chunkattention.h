@@ -121,8 +121,10 @@ struct cattn_config {
     uint64_t max_tokens;   /* size of the pool in tokens, rounded up to chunks; 0: max_bytes decides */
     uint64_t max_bytes;    /* size of the pool in bytes, all layers; 0: max_tokens decides.  The smaller of the
                               two wins; both 0: CATTN_EINVAL */
-    uint32_t n_threads;    /* threads of an attend, at most 1024; 0: as many as CPUs in the affinity mask.  Shares
-                              of the *_part calls beyond it find nothing to do */
+    uint32_t n_threads;    /* threads of an attend, at most 1024; 0: as many as CPUs in the affinity mask.  They are
+                              OpenMP's (one in a build without it, and in a forked child), whose run-time ends the
+                              process where the system refuses a thread; the *_part calls make none.  Shares of
+                              those beyond n_threads find nothing to do */
     uint32_t flags;        /* enum cattn_flags, or-ed */
 };
 

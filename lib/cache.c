@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 #ifdef __linux__
-#    include <sys/random.h>
+#  include <sys/random.h>
 #endif
 
 #define MAX_HEADS            65535

@@ -31,7 +31,7 @@ int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend
                      uint32_t flags, struct cattn_cache **cache);
 
 /* Whether a caller's struct can be read: it begins with its size, which is that of the first version at least, and
- * what this library does not know of is zero.  *_out: can be written; what the library does not know is zeroed. */
+ * what this library does not know of is zero.  _writable: what the library does not know is zeroed. */
 bool cattn_struct_readable(const void *object, size_t known);
 bool cattn_struct_writable(void *object, size_t known);
 

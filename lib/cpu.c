@@ -10,17 +10,20 @@
 #  include <cpuid.h>
 
 /* XCR0: which register files the operating system saves. */
-static uint64_t saved_state(void) {
+static uint64_t saved_state(void)
+{
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (uint64_t)high << 32 | low;
 }
 
-static int has(uint64_t value, uint64_t bits) {
+static int has(uint64_t value, uint64_t bits)
+{
     return (value & bits) == bits;
 }
 
-uint32_t cattn_cpu_features(void) {
+uint32_t cattn_cpu_features(void)
+{
     const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29; /* leaf 1, ecx */
     const uint32_t avx2 = 1u << 5;                                                      /* leaf 7, ebx */
     const uint32_t avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;                  /* F, DQ, BW, VL */
@@ -38,12 +41,14 @@ uint32_t cattn_cpu_features(void) {
     return features;
 }
 #else
-uint32_t cattn_cpu_features(void) {
+uint32_t cattn_cpu_features(void)
+{
     return 0;
 }
 #endif
 
-uint32_t cattn_cpu_count(void) {
+uint32_t cattn_cpu_count(void)
+{
     long n;
 #if defined(__linux__)
     cpu_set_t set;

@@ -3,25 +3,15 @@
 const char *cattn_strerror(int status)
 {
     switch (status) {
-    case CATTN_OK:
-        return "success";
-    case CATTN_EINVAL:
-        return "an argument is wrong or a handle is stale";
-    case CATTN_ENOMEM:
-        return "out of host memory";
-    case CATTN_EFULL:
-        return "too few slots are free or evictable now";
-    case CATTN_ETOOBIG:
-        return "the items can never fit in the pool";
-    case CATTN_EBUSY:
-        return "the sequence is in the open step";
-    case CATTN_ESTATE:
-        return "not possible in the present state";
-    case CATTN_ENOTFOUND:
-        return "nothing of that name";
-    case CATTN_ENOTSUP:
-        return "the backend, kernel or data type is not usable on this machine";
-    default:
-        return "unknown status";
+    case CATTN_OK: return "success";
+    case CATTN_EINVAL: return "an argument is wrong or a handle is stale";
+    case CATTN_ENOMEM: return "out of host memory";
+    case CATTN_EFULL: return "too few slots are free or evictable now";
+    case CATTN_ETOOBIG: return "the items can never fit in the pool";
+    case CATTN_EBUSY: return "the sequence is in the open step";
+    case CATTN_ESTATE: return "not possible in the present state";
+    case CATTN_ENOTFOUND: return "nothing of that name";
+    case CATTN_ENOTSUP: return "the backend, kernel or data type is not usable on this machine";
+    default: return "unknown status";
     }
 }

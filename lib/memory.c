@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 #if defined(__unix__) || defined(__APPLE__)
-#    include <sys/mman.h>
+#  include <sys/mman.h>
 #endif
 
 #if !defined(MAP_ANONYMOUS) && defined(MAP_ANON)
-#    define MAP_ANONYMOUS MAP_ANON
+#  define MAP_ANONYMOUS MAP_ANON
 #endif
 #ifndef MAP_NORESERVE
-#    define MAP_NORESERVE 0
+#  define MAP_NORESERVE 0
 #endif
 
 /* Both outcomes in one number: a size that does not fit is one that no allocator grants. */
@@ -70,7 +70,7 @@ void *cattn_grow(void *array, size_t *capacity, size_t n, size_t size)
 
 #ifdef MAP_ANONYMOUS
 
-void *cattn_pool_alloc(size_t n, size_t size)
+void *cattn_pool_alloc(size_t n, size_t size, bool huge)
 {
     size_t total = bytes(n, size);
     if (total == SIZE_MAX)
@@ -78,9 +78,11 @@ void *cattn_pool_alloc(size_t n, size_t size)
     void *pool = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pool == MAP_FAILED)
         return NULL;
-#    ifdef MADV_HUGEPAGE
-    madvise(pool, total, MADV_HUGEPAGE); /* a wish: without it all works, more slowly */
-#    endif
+#  ifdef MADV_HUGEPAGE
+    madvise(pool, total, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* a wish: without it all works, more slowly */
+#  else
+    (void)huge;
+#  endif
     return pool;
 }
 
@@ -92,8 +94,9 @@ void cattn_pool_free(void *pool, size_t n, size_t size)
 
 #else
 
-void *cattn_pool_alloc(size_t n, size_t size)
+void *cattn_pool_alloc(size_t n, size_t size, bool huge)
 {
+    (void)huge;
     void *pool = cattn_malloc_aligned(n, size);
     if (pool)
         memset(pool, 0, bytes(n, size));

@@ -3,6 +3,7 @@
 #ifndef CATTN_MEMORY_H
 #define CATTN_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define CATTN_ALIGNMENT 64
@@ -18,8 +19,9 @@ void cattn_free(void *memory);
  * NULL: failed, and the old array is as it was. */
 void *cattn_grow(void *array, size_t *capacity, size_t n, size_t size);
 
-/* A big zeroed area, aligned to a page, that takes memory as it is first touched, in huge pages where there are any. */
-void *cattn_pool_alloc(size_t n, size_t size);
+/* A big zeroed area, aligned to a page, that takes memory as it is first touched: in huge pages where there are any, or
+ * (huge false: most of it will never be touched) in small ones. */
+void *cattn_pool_alloc(size_t n, size_t size, bool huge);
 void cattn_pool_free(void *pool, size_t n, size_t size);
 
 #endif

@@ -2,14 +2,14 @@
 
 #include <string.h>
 
-#define X(name) extern const struct cattn_backend cattn_backend_##name;
+#define BACKEND(name) extern const struct cattn_backend cattn_backend_##name;
 #include "backends.def"
-#undef X
+#undef BACKEND
 
 static const struct cattn_backend *const backends[] = {
-#define X(name) &cattn_backend_##name,
+#define BACKEND(name) &cattn_backend_##name,
 #include "backends.def"
-#undef X
+#undef BACKEND
 };
 
 const struct cattn_backend *cattn_backend_at(unsigned i)

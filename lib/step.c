@@ -44,7 +44,6 @@ void cattn_step_destroy(cattn_step *step)
         cache->steps = step->next;
     cattn_free(step->plans);
     cattn_free(step->paths);
-    cattn_free(step->positions);
     cattn_free(step->pieces);
     cattn_free(step->pending);
     cattn_free(step->passes);
@@ -106,11 +105,9 @@ static int reserve_plans(struct cattn_step *step, size_t n_items, size_t n_piece
     step->plans = plans ? plans : step->plans;
     struct cattn_work_path *paths = cattn_grow(step->paths, &step->paths_capacity, n_items, sizeof(*paths));
     step->paths = paths ? paths : step->paths;
-    uint64_t *positions = cattn_grow(step->positions, &step->positions_capacity, n_items, sizeof(*positions));
-    step->positions = positions ? positions : step->positions;
     struct cattn_piece *pieces = cattn_grow(step->pieces, &step->pieces_capacity, n_pieces, sizeof(*pieces));
     step->pieces = pieces ? pieces : step->pieces;
-    return plans && paths && positions && pieces ? reserve_pending(step, n_full) : CATTN_ENOMEM;
+    return plans && paths && pieces ? reserve_pending(step, n_full) : CATTN_ENOMEM;
 }
 
 static int reserve_items(struct cattn_step *step, const struct cattn_item *items, size_t n_items)
@@ -361,7 +358,7 @@ static size_t path_slots(const struct cattn_plan *plan, size_t chunk_tokens)
 static int reserve_work(const struct cattn_step *step)
 {
     struct cattn_cache *cache = step->cache;
-    struct cattn_work_bounds bounds = {.n_items = step->n_plans};
+    struct cattn_work_bounds bounds = {0};
     size_t n_chunks = 0;
     for (size_t i = 0; i < step->n_plans; i++) {
         const struct cattn_plan *plan = &step->plans[i];
@@ -371,7 +368,6 @@ static int reserve_work(const struct cattn_step *step)
         if (bounds.max_tokens < n_tokens)
             bounds.max_tokens = n_tokens;
     }
-    bounds.n_runs = 2 * step->n_plans < n_chunks ? 2 * step->n_plans : n_chunks;
     if (cattn_work_reserve(&cache->work, step->n_plans, n_chunks, step->n_pieces))
         return CATTN_ENOMEM;
     return cache->backend->reserve(cache->store, &bounds);
@@ -461,7 +457,6 @@ static void lay_out_rows(struct cattn_step *step)
         cache->misses += n_stored;
         cache->hits += plan->n_tokens - n_stored + plan->sequence->uncounted;
         plan->sequence->uncounted = 0;
-        step->positions[i] = plan->position;
         step->paths[i] = (struct cattn_work_path){
             plan->sequence->chunks, (uint32_t)path_slots(plan, cache->tree.chunk_tokens), plan->n_rows, plan->position};
     }
@@ -486,7 +481,7 @@ static void build_work(struct cattn_step *step, bool advances)
 {
     struct cattn_cache *cache = step->cache;
     if (advances) {
-        cattn_work_advance(&cache->work, step->positions);
+        cattn_work_advance(&cache->work, step->paths);
         cattn_work_clear_writes(&cache->work);
     } else {
         cattn_work_build(&cache->work, step->paths, step->n_plans, 1);

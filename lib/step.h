@@ -47,9 +47,8 @@ struct cattn_step {
     struct cattn_step *next, *prev; /* in the list of the cache's steps */
     struct cattn_plan *plans;
     size_t n_plans, plans_capacity;
-    struct cattn_work_path *paths; /* one per plan; so are the positions */
-    uint64_t *positions;
-    size_t paths_capacity, positions_capacity;
+    struct cattn_work_path *paths; /* one per plan */
+    size_t paths_capacity;
     struct cattn_piece *pieces;
     size_t n_pieces, pieces_capacity;
     uint32_t *pending; /* open addressing over the full pieces: piece + 1, or 0 */

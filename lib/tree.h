@@ -102,7 +102,7 @@ uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent,
 void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot);
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot);
 
-/* ---- namespaces */
+/* ---- namespaces: not yet in the public header */
 
 /* Counted references on the whole chunks of the tokens.  CATTN_ENOTFOUND: there are none, or not all are cached;
  * unpin: or that is not pinned. */

@@ -160,11 +160,11 @@ void cattn_work_build(struct cattn_work *work, const struct cattn_work_path *pat
         forget_items(work, paths, n_items);
 }
 
-void cattn_work_advance(struct cattn_work *work, const uint64_t *positions)
+void cattn_work_advance(struct cattn_work *work, const struct cattn_work_path *paths)
 {
     work->revision++;
     for (uint32_t i = 0; i < work->n_items; i++)
-        work->items[i].position = positions[i];
+        work->items[i].position = paths[i].position;
 }
 
 void cattn_work_clear_writes(struct cattn_work *work)

@@ -16,26 +16,26 @@ struct cattn_work_item {
 /* Consecutive chunks that the same items see.  A run comes after the runs before it on the path of its items, so
  * that each item meets its chunks in ascending order; runs of several items come before all runs of one. */
 struct cattn_work_run {
-    uint32_t first_chunk;   /* absolute number: the first token is at first_chunk * chunk_tokens */
+    uint32_t first_chunk; /* absolute number: the first token is at first_chunk * chunk_tokens */
     uint32_t n_chunks;
-    size_t slots;           /* index into work->slots of n_chunks slots */
-    size_t items;           /* index into work->run_items of n_items item numbers, ascending */
+    size_t slots; /* index into work->slots of n_chunks slots */
+    size_t items; /* index into work->run_items of n_items item numbers, ascending */
     uint32_t n_items;
 };
 
 /* Tokens of one slot that this step stores: those of rows row, row + 1, ... */
 struct cattn_work_write {
     uint32_t slot;
-    uint32_t begin, end;    /* tokens [begin, end) of the chunk */
-    uint32_t row;           /* of token `begin` */
-    uint32_t dirty;         /* one past the last token ever written to the slot since it was taken */
+    uint32_t begin, end; /* tokens [begin, end) of the chunk */
+    uint32_t row;        /* of token `begin` */
+    uint32_t dirty;      /* one past the last token ever written to the slot since it was taken */
 };
 
 struct cattn_work_scratch;
 
 struct cattn_work {
-    uint64_t structure;     /* another number whenever items, rows, slots or runs are not what they were */
-    uint64_t revision;      /* another number whenever anything changed */
+    uint64_t structure; /* another number whenever items, rows, slots or runs are not what they were */
+    uint64_t revision;  /* another number whenever anything changed */
     uint32_t chunk_tokens;
     uint32_t n_rows, n_items;
     size_t n_runs, n_writes;
@@ -49,8 +49,8 @@ struct cattn_work {
 
 /* Upper bounds of a list that is about to be built. */
 struct cattn_work_bounds {
-    uint64_t n_rows, n_items, n_runs;
-    uint64_t max_tokens;    /* of the longest item once the step ends */
+    uint64_t n_rows;
+    uint64_t max_tokens; /* of the longest item once the step ends */
 };
 
 /* What an item contributes: the chunks of its path once the step ends, first to last, an own tail included. */
@@ -58,7 +58,7 @@ struct cattn_work_path {
     const uint32_t *slots;
     uint32_t n_chunks;
     uint32_t n_rows;
-    uint64_t position;      /* of its first row */
+    uint64_t position; /* of its first row */
 };
 
 /* An empty list for a pool of n_slots slots.  CATTN_ENOMEM. */
@@ -74,7 +74,7 @@ int cattn_work_reserve(struct cattn_work *work, size_t n_items, size_t n_chunks,
 void cattn_work_build(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items, int share);
 
 /* The same items, rows and slots with other positions: one per item.  (Rejected drafts move an item back.) */
-void cattn_work_advance(struct cattn_work *work, const uint64_t *positions);
+void cattn_work_advance(struct cattn_work *work, const struct cattn_work_path *paths);
 
 /* Empties the list of writes; appends to it. */
 void cattn_work_clear_writes(struct cattn_work *work);

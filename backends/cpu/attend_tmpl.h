@@ -11,33 +11,35 @@
 enum { MOST_VECTORS = 4 }; /* of a tile */
 
 /* Loops over a tile, so that its sums live in registers at any optimisation level. */
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
 
 /* The rows that go through a block together. */
 struct group {
     const float *q[SIMD_ROWS];
     float *state[SIMD_ROWS];
-    uint32_t visible[SIMD_ROWS];        /* tokens of the block that it sees */
-    float s[SIMD_ROWS][CATTN_BLOCK];    /* scores, then weights */
+    uint32_t visible[SIMD_ROWS];     /* tokens of the block that it sees */
+    float s[SIMD_ROWS][CATTN_BLOCK]; /* scores, then weights */
 };
 
 /* A block of K and V.  Small steps through it: `group` from 16 tokens of K to the next, `tile_row` from 32 tokens of V
  * to the next. */
 struct block {
     const unsigned char *k, *v;
-    ptrdiff_t ahead;                    /* from it to the block that is fetched meanwhile */
+    ptrdiff_t ahead; /* from it to the block that is fetched meanwhile */
     size_t group, tile_row;
-    uint32_t n_tokens;                  /* whole granules */
-    uint32_t k_pairs, v_columns;        /* pairs of d, sixteens of d */
+    uint32_t n_tokens;           /* whole granules */
+    uint32_t k_pairs, v_columns; /* pairs of d, sixteens of d */
 };
 
-static int takes(const struct cattn_shape *shape) {
+static int takes(const struct cattn_shape *shape)
+{
     (void)shape;
     return 1;
 }
 
 /* 2^x for x <= 128: exact for whole x, relative error 1e-7. */
-SIMD_INLINE vec exp2_of(vec x) {
+SIMD_INLINE vec exp2_of(vec x)
+{
     const vec f = vec_fraction(x);
     vec y = vec_set(0x1.c54174p-13f);
     y = vec_fma(y, f, vec_set(0x1.46d64ep-10f));
@@ -50,7 +52,8 @@ SIMD_INLINE vec exp2_of(vec x) {
 }
 
 /* The first or second of two vectors that lie together: consecutive d (K) or tokens (V). */
-SIMD_INLINE vec load_half(const unsigned char *p, uint32_t dtype, const int half) {
+SIMD_INLINE vec load_half(const unsigned char *p, uint32_t dtype, const int half)
+{
     switch (dtype) {
     case CATTN_F32: return vec_load((const float *)p + 16 * half);
     case CATTN_F16: return vec_load_f16((const uint16_t *)p + 16 * half);
@@ -59,7 +62,8 @@ SIMD_INLINE vec load_half(const unsigned char *p, uint32_t dtype, const int half
 }
 
 /* The lines of such a pair, some way on. */
-SIMD_INLINE void fetch_pair(const unsigned char *p, uint32_t dtype) {
+SIMD_INLINE void fetch_pair(const unsigned char *p, uint32_t dtype)
+{
     __builtin_prefetch(p, 0, 2);
     if (dtype == CATTN_F32)
         __builtin_prefetch(p + 64, 0, 2);
@@ -69,34 +73,36 @@ SIMD_INLINE void fetch_pair(const unsigned char *p, uint32_t dtype) {
 
 /* R rows by V vectors of tokens. */
 SIMD_INLINE void score_tile(struct group *g, const struct block *b, uint32_t token, uint32_t dtype, const int fetch,
-                            const int R, const int V) {
+                            const int R, const int V)
+{
     const size_t step = 32 * cattn_dtype_size(dtype);
     const unsigned char *k = b->k + token / 16 * b->group;
     vec even[SIMD_ROWS][MOST_VECTORS], odd[SIMD_ROWS][MOST_VECTORS];
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int v = 0; v < V; v++)
+    UNROLL (r, R)
+        UNROLL (v, V)
             even[r][v] = odd[r][v] = vec_set(0);
     for (size_t pair = 0; pair < b->k_pairs; pair++) {
-        UNROLL for (int v = 0; v < V; v++) {
+        UNROLL (v, V) {
             const unsigned char *p = k + v * b->group + pair * step;
             if (fetch)
                 fetch_pair(p + b->ahead, dtype);
             const vec k_even = load_half(p, dtype, 0);
-            UNROLL for (int r = 0; r < R; r++)
+            UNROLL (r, R)
                 even[r][v] = vec_fma(vec_set(g->q[r][2 * pair]), k_even, even[r][v]);
             const vec k_odd = load_half(p, dtype, 1);
-            UNROLL for (int r = 0; r < R; r++)
+            UNROLL (r, R)
                 odd[r][v] = vec_fma(vec_set(g->q[r][2 * pair + 1]), k_odd, odd[r][v]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int v = 0; v < V; v++)
+    UNROLL (r, R)
+        UNROLL (v, V)
             vec_store(&g->s[r][token + 16 * v], vec_add(even[r][v], odd[r][v]));
 }
 
 /* ---- weights --------------------------------------------------------------------------------------- */
 
-static void rescale(float *state, float m, uint32_t v_columns) {
+static void rescale(float *state, float m, uint32_t v_columns)
+{
     const vec factor = vec_set(vec_first(exp2_of(vec_set(state[0] - m))));
     for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + 16 * v_columns; i += 16)
         vec_store(state + i, vec_mul(vec_load(state + i), factor));
@@ -104,7 +110,8 @@ static void rescale(float *state, float m, uint32_t v_columns) {
 }
 
 /* Scores become weights 2^(score - m); l takes them in. */
-static void weigh_row(float *s, float *state, uint32_t visible, const struct block *b, float scale) {
+static void weigh_row(float *s, float *state, uint32_t visible, const struct block *b, float scale)
+{
     enum { MOST = CATTN_BLOCK / 16 };
     const uint32_t n = b->n_tokens / 16;
     vec x[MOST], largest = vec_set(-INFINITY);
@@ -131,27 +138,28 @@ static void weigh_row(float *s, float *state, uint32_t visible, const struct blo
 
 /* R rows by V vectors of dimensions. */
 SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t column, uint32_t dtype, const int fetch,
-                            const int R, const int V) {
+                            const int R, const int V)
+{
     const size_t step = 32 * cattn_dtype_size(dtype), tile = 16 * step;
     vec o[SIMD_ROWS][MOST_VECTORS];
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int v = 0; v < V; v++)
+    UNROLL (r, R)
+        UNROLL (v, V)
             o[r][v] = vec_load(g->state[r] + CATTN_STATE_O + 16 * (column + v));
     for (uint32_t token = 0; token < b->n_tokens; token += 2) {
         const unsigned char *values = b->v + token / 32 * b->tile_row + column * tile + token % 32 / 2 * step;
-        UNROLL for (int v = 0; v < V; v++) {
+        UNROLL (v, V) {
             const unsigned char *p = values + v * tile;
             if (fetch)
                 fetch_pair(p + b->ahead, dtype);
-            UNROLL for (int half = 0; half < 2; half++) {
+            UNROLL (half, 2) {
                 const vec value = load_half(p, dtype, half);
-                UNROLL for (int r = 0; r < R; r++)
+                UNROLL (r, R)
                     o[r][v] = vec_fma(vec_set(g->s[r][token + half]), value, o[r][v]);
             }
         }
     }
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int v = 0; v < V; v++)
+    UNROLL (r, R)
+        UNROLL (v, V)
             vec_store(g->state[r] + CATTN_STATE_O + 16 * (column + v), o[r][v]);
 }
 
@@ -159,7 +167,8 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
 
 /* All of the group's n rows: one instance for each R. */
 SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, uint32_t dtype, const int fetch,
-                           const int R) {
+                           const int R)
+{
     const int V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R);
     uint32_t token = 0, column = 0;
     for (; token + 16 * V <= b->n_tokens; token += 16 * V)
@@ -174,6 +183,7 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, 
         value_tile(g, b, column, dtype, fetch, R, 1);
 }
 
+/* clang-format off */
 /* One function for each number of rows, data type, and whether to fetch; not one big one, which takes a compiler a
  * minute. */
 #if SIMD_ROWS == 6
@@ -195,12 +205,14 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, 
      [CATTN_BF16] = {fold_##R##_CATTN_BF16_0, fold_##R##_CATTN_BF16_1}},
 
 EACH_ROWS(FOLDS)
+/* clang-format on */
 
 static void (*const folds[SIMD_ROWS][3][2])(struct group *, const struct block *, float) = {EACH_ROWS(FOLDS_IN_TABLE)};
 
 /* The block for all rows that see some of it; the first of them fetch what is read next. */
 static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
-                       const uint32_t *rows, uint32_t n_rows) {
+                       const uint32_t *rows, uint32_t n_rows)
+{
     struct group g;
     int fetch = 1;
     for (uint32_t i = 0; i < n_rows;) {
@@ -223,11 +235,14 @@ static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t m
 }
 
 static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next) {
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next)
+{
     const struct cattn_layout *layout = all->layout;
     const size_t size = cattn_dtype_size(layout->dtype), k_token = layout->k_pad * size, v_token = layout->v_pad * size;
     const uint32_t most = cattn_block_tokens(layout);
-    struct block b = {.group = 16 * k_token, .tile_row = 32 * v_token, .k_pairs = (layout->k_dim + 1) / 2,
+    struct block b = {.group = 16 * k_token,
+                      .tile_row = 32 * v_token,
+                      .k_pairs = (layout->k_dim + 1) / 2,
                       .v_columns = layout->v_pad / 16};
     for (uint32_t i = 0; i < n_chunks; i++, first += layout->chunk_tokens) {
         const unsigned char *chunk = all->blocks + slots[i] * layout->block_bytes;
@@ -242,8 +257,8 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
 }
 
 #define KERNEL_SYMBOL_OF(name) cattn_kernel_##name
-#define KERNEL_SYMBOL(name) KERNEL_SYMBOL_OF(name)
+#define KERNEL_SYMBOL(name)    KERNEL_SYMBOL_OF(name)
 #define KERNEL_STRING_OF(name) #name
-#define KERNEL_STRING(name) KERNEL_STRING_OF(name)
+#define KERNEL_STRING(name)    KERNEL_STRING_OF(name)
 
 const struct cattn_kernel KERNEL_SYMBOL(KERNEL_NAME) = {KERNEL_STRING(KERNEL_NAME), 1, KERNEL_FEATURES, takes, fold};

@@ -12,25 +12,28 @@
 struct cattn_store {
     struct cattn_pool pool;
     struct cattn_schedule schedule;
-    const struct cattn_kernel *kernel;
 };
 
-static int usable(void) {
+static int usable(void)
+{
     return 1;
 }
 
-static const char *kernel_name(unsigned i) {
+static const char *kernel_name(unsigned i)
+{
     const struct cattn_kernel *kernel = cattn_kernel_at(i);
     return kernel ? kernel->name : NULL;
 }
 
-static uint64_t block_bytes(const struct cattn_shape *shape) {
+static uint64_t block_bytes(const struct cattn_shape *shape)
+{
     if (shape->kv_dtype > CATTN_BF16)
         return 0;
     return cattn_layout_of(shape).block_bytes;
 }
 
-static int open_store(const struct cattn_shape *shape, const char *kernel_wanted, struct cattn_store **store) {
+static int open_store(const struct cattn_shape *shape, const char *kernel_wanted, struct cattn_store **store)
+{
     const struct cattn_kernel *kernel = cattn_kernel_find(kernel_wanted, shape);
     struct cattn_store *s;
     int status;
@@ -38,7 +41,6 @@ static int open_store(const struct cattn_shape *shape, const char *kernel_wanted
         return CATTN_ENOTSUP;
     if (!(s = cattn_calloc(1, sizeof *s)))
         return CATTN_ENOMEM;
-    s->kernel = kernel;
     status = cattn_pool_open(&s->pool, shape);
     if (status == CATTN_OK) {
         status = cattn_schedule_open(&s->schedule, kernel, &s->pool, shape);
@@ -53,44 +55,53 @@ static int open_store(const struct cattn_shape *shape, const char *kernel_wanted
     return CATTN_OK;
 }
 
-static void close_store(struct cattn_store *store) {
+static void close_store(struct cattn_store *store)
+{
     cattn_schedule_close(&store->schedule);
     cattn_pool_close(&store->pool);
     cattn_free(store);
 }
 
-static const char *kernel(const struct cattn_store *store, int *exact) {
-    *exact = store->kernel->exact;
-    return store->kernel->name;
+static const char *kernel(const struct cattn_store *store, int *exact)
+{
+    *exact = store->schedule.kernel->exact;
+    return store->schedule.kernel->name;
 }
 
-static int reserve(struct cattn_store *store, const struct cattn_work_bounds *bounds) {
+static int reserve(struct cattn_store *store, const struct cattn_work_bounds *bounds)
+{
     return cattn_schedule_reserve(&store->schedule, bounds);
 }
 
-static void copy(struct cattn_store *store, uint32_t from, uint32_t to, uint32_t n_tokens) {
+static void copy(struct cattn_store *store, uint32_t from, uint32_t to, uint32_t n_tokens)
+{
     cattn_pool_copy(&store->pool, from, to, n_tokens);
 }
 
-static void plan(struct cattn_store *store, const struct cattn_work *work) {
+static void plan(struct cattn_store *store, const struct cattn_work *work)
+{
     cattn_schedule_plan(&store->schedule, work);
 }
 
 static int write_layer(struct cattn_store *store, const struct cattn_work *work, const struct cattn_call *call,
-                       uint32_t ith, uint32_t nth) {
+                       uint32_t ith, uint32_t nth)
+{
     cattn_schedule_write(&store->schedule, work, call, ith, nth);
     return CATTN_OK;
 }
 
 static int attend(struct cattn_store *store, const struct cattn_work *work, const struct cattn_call *call, uint32_t ith,
-                  uint32_t nth) {
+                  uint32_t nth)
+{
     cattn_schedule_attend(&store->schedule, work, call, ith, nth);
     return CATTN_OK;
 }
 
-void cattn_store_fill_nan(struct cattn_store *store) {
+void cattn_store_fill_nan(struct cattn_store *store)
+{
     memset(store->pool.bytes, 0xff, store->pool.n_bytes);
 }
 
-const struct cattn_backend cattn_backend_cpu = {"cpu", usable, kernel_name, cattn_cpu_count, block_bytes, open_store,
-                                                close_store, kernel, reserve, copy, plan, write_layer, attend};
+const struct cattn_backend cattn_backend_cpu = {"cpu",      usable,      kernel_name, cattn_cpu_count, block_bytes,
+                                                open_store, close_store, kernel,      reserve,         copy,
+                                                plan,       write_layer, attend};

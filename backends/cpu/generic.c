@@ -4,12 +4,14 @@
 
 #include "kernels.h"
 
-static int takes(const struct cattn_shape *shape) {
+static int takes(const struct cattn_shape *shape)
+{
     (void)shape;
     return 1;
 }
 
-static float score(const struct cattn_rows *all, const float *q, const void *k, uint32_t t) {
+static float score(const struct cattn_rows *all, const float *q, const void *k, uint32_t t)
+{
     const struct cattn_layout *layout = all->layout;
     double sum = 0;
     for (uint32_t d = 0; d < layout->k_dim; d++)
@@ -17,14 +19,16 @@ static float score(const struct cattn_rows *all, const float *q, const void *k, 
     return (float)sum * all->scale_log2;
 }
 
-static void add_value(const struct cattn_layout *layout, float *state, const void *v, uint32_t t, float p) {
+static void add_value(const struct cattn_layout *layout, float *state, const void *v, uint32_t t, float p)
+{
     state[CATTN_STATE_L] += p;
     for (uint32_t d = 0; d < layout->v_dim; d++)
         state[CATTN_STATE_O + d] += p * cattn_load(v, layout->dtype, cattn_v_index(layout, t, d));
 }
 
 /* The maximum is decided once per row and block, and only ever a whole number: see state.h. */
-static void raise_maximum(const struct cattn_layout *layout, float *state, float maximum) {
+static void raise_maximum(const struct cattn_layout *layout, float *state, float maximum)
+{
     if (!(maximum > state[0] + 8) || maximum == -INFINITY)
         return;
     const float m = ceilf(maximum), factor = exp2f(state[0] - m);
@@ -35,7 +39,8 @@ static void raise_maximum(const struct cattn_layout *layout, float *state, float
 
 /* Tokens [begin, end) of a chunk, a block or the part of it that the row sees. */
 static void fold_block(const struct cattn_rows *all, const unsigned char *chunk, uint32_t begin, uint32_t end,
-                       uint32_t row) {
+                       uint32_t row)
+{
     const struct cattn_layout *layout = all->layout;
     float *state = all->states + row * all->state_stride;
     float s[CATTN_BLOCK], maximum = -INFINITY;
@@ -44,14 +49,14 @@ static void fold_block(const struct cattn_rows *all, const unsigned char *chunk,
         maximum = fmaxf(maximum, s[t - begin]);
     }
     raise_maximum(layout, state, maximum);
-    if (state[0] == -INFINITY)
-        return;
+    const float m = state[0] > -INFINITY ? state[0] : 0; /* no score yet, or none that is a number */
     for (uint32_t t = begin; t < end; t++)
-        add_value(layout, state, chunk + layout->v_offset, t, exp2f(s[t - begin] - state[0]));
+        add_value(layout, state, chunk + layout->v_offset, t, exp2f(s[t - begin] - m));
 }
 
 static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next) {
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next)
+{
     (void)next;
     const uint32_t c = all->layout->chunk_tokens, block = cattn_block_tokens(all->layout);
     for (uint32_t i = 0; i < n_chunks; i++, first += c) {

@@ -17,18 +17,21 @@ static const struct cattn_kernel *const kernels[] = {
 #undef KERNEL
 };
 
-static int usable(const struct cattn_kernel *kernel) {
+static int usable(const struct cattn_kernel *kernel)
+{
     return (kernel->features & ~cattn_cpu_features()) == 0;
 }
 
-const struct cattn_kernel *cattn_kernel_at(unsigned i) {
+const struct cattn_kernel *cattn_kernel_at(unsigned i)
+{
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
         if (usable(kernels[k]) && i-- == 0)
             return kernels[k];
     return NULL;
 }
 
-const struct cattn_kernel *cattn_kernel_find(const char *name, const struct cattn_shape *shape) {
+const struct cattn_kernel *cattn_kernel_find(const char *name, const struct cattn_shape *shape)
+{
     const struct cattn_kernel *kernel;
     for (unsigned i = 0; (kernel = cattn_kernel_at(i)) != NULL; i++)
         if ((!name || strcmp(name, kernel->name) == 0) && kernel->takes(shape))

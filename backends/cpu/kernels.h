@@ -14,7 +14,7 @@ struct cattn_rows {
     const uint64_t *position;    /* [row]: it sees tokens at positions up to its own */
     const float *q;              /* [row][q_stride], zero past k_dim, not scaled: that is left to the scores */
     size_t q_stride;
-    float *states;               /* [row][state_stride] */
+    float *states; /* [row][state_stride] */
     size_t state_stride;
 };
 
@@ -37,13 +37,15 @@ const struct cattn_kernel *cattn_kernel_at(unsigned i);
 const struct cattn_kernel *cattn_kernel_find(const char *name, const struct cattn_shape *shape);
 
 /* How many of the n tokens that start at `first` a row at `position` sees. */
-static inline uint32_t cattn_visible(uint64_t position, uint64_t first, uint32_t n) {
+static inline uint32_t cattn_visible(uint64_t position, uint64_t first, uint32_t n)
+{
     if (position < first)
         return 0;
     return position - first < n ? (uint32_t)(position - first) + 1 : n;
 }
 
-static inline uint32_t cattn_block_tokens(const struct cattn_layout *layout) {
+static inline uint32_t cattn_block_tokens(const struct cattn_layout *layout)
+{
     return layout->chunk_tokens < CATTN_BLOCK ? layout->chunk_tokens : CATTN_BLOCK;
 }
 

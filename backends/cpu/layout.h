@@ -31,11 +31,13 @@ struct cattn_layout {
     size_t block_bytes;
 };
 
-static inline uint32_t cattn_round_up(uint32_t n, uint32_t multiple) {
+static inline uint32_t cattn_round_up(uint32_t n, uint32_t multiple)
+{
     return (n + multiple - 1) / multiple * multiple;
 }
 
-static inline struct cattn_layout cattn_layout_of(const struct cattn_shape *shape) {
+static inline struct cattn_layout cattn_layout_of(const struct cattn_shape *shape)
+{
     struct cattn_layout l;
     const size_t size = cattn_dtype_size(shape->kv_dtype);
     l.n_kv_heads = shape->n_kv_heads;
@@ -52,18 +54,21 @@ static inline struct cattn_layout cattn_layout_of(const struct cattn_shape *shap
 }
 
 /* Bytes from the start of the pool to the blocks of a layer and head, one block per slot. */
-static inline size_t cattn_head_offset(const struct cattn_layout *l, uint32_t layer, uint32_t head) {
+static inline size_t cattn_head_offset(const struct cattn_layout *l, uint32_t layer, uint32_t head)
+{
     return ((size_t)layer * l->n_kv_heads + head) * l->n_slots * l->block_bytes;
 }
 
 /* Element of a block's K or V that belongs to token t of the chunk. */
-static inline size_t cattn_k_index(const struct cattn_layout *l, size_t t, size_t d) {
+static inline size_t cattn_k_index(const struct cattn_layout *l, size_t t, size_t d)
+{
     if (l->dtype == CATTN_BF16)
         return ((t / 16 * (l->k_pad / 2) + d / 2) * 16 + t % 16) * 2 + d % 2;
     return (t / 16 * l->k_pad + d) * 16 + t % 16;
 }
 
-static inline size_t cattn_v_index(const struct cattn_layout *l, size_t t, size_t d) {
+static inline size_t cattn_v_index(const struct cattn_layout *l, size_t t, size_t d)
+{
     const size_t tile = t / 32 * (l->v_pad / 16) + d / 16;
     if (l->dtype == CATTN_BF16)
         return tile * 512 + t % 32 / 2 * 32 + d % 16 * 2 + t % 2;

@@ -33,11 +33,13 @@ struct cattn_scratch {
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
-static size_t q_stride(const struct cattn_layout *layout) {
+static size_t q_stride(const struct cattn_layout *layout)
+{
     return cattn_round_up(layout->k_dim, 16);
 }
 
-static struct cattn_scratch *scratch_open(const struct cattn_schedule *schedule) {
+static struct cattn_scratch *scratch_open(const struct cattn_schedule *schedule)
+{
     const size_t n = schedule->block_rows, q = q_stride(&schedule->pool->layout);
     const size_t state = cattn_state_floats(schedule->pool->layout.v_pad), head = 64;
     const size_t rows = cattn_round_up((uint32_t)n, 16) * sizeof(uint32_t), position = rows * 2;
@@ -54,7 +56,8 @@ static struct cattn_scratch *scratch_open(const struct cattn_schedule *schedule)
 }
 
 int cattn_schedule_open(struct cattn_schedule *schedule, const struct cattn_kernel *kernel, struct cattn_pool *pool,
-                        const struct cattn_shape *shape) {
+                        const struct cattn_shape *shape)
+{
     const struct cattn_layout *layout = &pool->layout;
     const size_t row_bytes = (q_stride(layout) + 2 * cattn_state_floats(layout->v_pad)) * sizeof(float);
     memset(schedule, 0, sizeof *schedule);
@@ -77,7 +80,8 @@ int cattn_schedule_open(struct cattn_schedule *schedule, const struct cattn_kern
     return CATTN_OK;
 }
 
-void cattn_schedule_close(struct cattn_schedule *schedule) {
+void cattn_schedule_close(struct cattn_schedule *schedule)
+{
     for (uint32_t i = 0; schedule->scratch && i < schedule->n_threads; i++)
         cattn_free(schedule->scratch[i]);
     cattn_free(schedule->scratch);
@@ -94,21 +98,25 @@ struct cut {
     uint32_t n_spans, group_spans, n_groups;
 };
 
-static uint32_t divide_up(uint64_t a, uint64_t b) {
+static uint32_t divide_up(uint64_t a, uint64_t b)
+{
     return (uint32_t)((a + b - 1) / b);
 }
 
-static uint32_t smaller(uint64_t a, uint64_t b) {
+static uint32_t smaller(uint64_t a, uint64_t b)
+{
     return (uint32_t)(a < b ? a : b);
 }
 
-static int is_even(uint64_t n_tasks, uint32_t n_threads) {
+static int is_even(uint64_t n_tasks, uint32_t n_threads)
+{
     return n_tasks % n_threads == 0 || n_tasks >= 4 * (uint64_t)n_threads;
 }
 
 /* Heads divide best: nothing is read twice and nothing is merged.  Where they do not keep all threads busy spans
  * are divided (states are merged), and where there are too few of those, rows (a shared chunk is read again). */
-static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_rows, uint64_t max_tokens) {
+static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_rows, uint64_t max_tokens)
+{
     const uint32_t threads = schedule->n_threads;
     struct cut cut = {0};
     cut.rows = (uint32_t)(n_rows * schedule->group);
@@ -131,7 +139,8 @@ static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_row
     return cut;
 }
 
-static int reserve_arrived(struct cattn_schedule *schedule, size_t n) {
+static int reserve_arrived(struct cattn_schedule *schedule, size_t n)
+{
     if (schedule->arrived_room >= n)
         return CATTN_OK;
     arrival *arrived = cattn_calloc(n, sizeof *arrived);
@@ -143,7 +152,8 @@ static int reserve_arrived(struct cattn_schedule *schedule, size_t n) {
     return CATTN_OK;
 }
 
-static int reserve_tasks(struct cattn_schedule *schedule, size_t n) {
+static int reserve_tasks(struct cattn_schedule *schedule, size_t n)
+{
     if (schedule->tasks_room >= n)
         return CATTN_OK;
     struct cattn_task *tasks = cattn_realloc(schedule->tasks, n, sizeof *tasks);
@@ -154,11 +164,12 @@ static int reserve_tasks(struct cattn_schedule *schedule, size_t n) {
     return CATTN_OK;
 }
 
-/* Mapped, not allocated: short sequences never touch the spans they do not have. */
-static int reserve_parts(struct cattn_schedule *schedule, size_t n_bytes) {
+/* Mapped, in small pages: short sequences never touch the spans they do not have. */
+static int reserve_parts(struct cattn_schedule *schedule, size_t n_bytes)
+{
     if (schedule->parts_room >= n_bytes)
         return CATTN_OK;
-    float *parts = cattn_pool_alloc(n_bytes, 1);
+    float *parts = cattn_pool_alloc(n_bytes, 1, false);
     if (!parts)
         return CATTN_ENOMEM;
     cattn_pool_free(schedule->parts, schedule->parts_room, 1);
@@ -167,14 +178,16 @@ static int reserve_parts(struct cattn_schedule *schedule, size_t n_bytes) {
     return CATTN_OK;
 }
 
-static size_t state_floats(const struct cattn_schedule *schedule) {
+static size_t state_floats(const struct cattn_schedule *schedule)
+{
     return cattn_state_floats(schedule->pool->layout.v_pad);
 }
 
 /* Enough for any list within the bounds.  Fewer rows may be cut into more tasks, so what cut_rows() makes of the bounds
  * themselves does not say: p pieces become at most p * threads, each in at most 4 * threads / (heads * p) groups, and
  * spans are divided only where heads * p < 4 * threads. */
-int cattn_schedule_reserve(struct cattn_schedule *schedule, const struct cattn_work_bounds *bounds) {
+int cattn_schedule_reserve(struct cattn_schedule *schedule, const struct cattn_work_bounds *bounds)
+{
     if (bounds->n_rows > UINT32_MAX / schedule->group)
         return CATTN_ENOMEM;
     const uint32_t threads = schedule->n_threads, heads = schedule->n_heads;
@@ -192,13 +205,15 @@ int cattn_schedule_reserve(struct cattn_schedule *schedule, const struct cattn_w
 
 /* ---- planning -------------------------------------------------------------------------------------- */
 
-static uint32_t span_chunks(const struct cattn_work *work) {
+static uint32_t span_chunks(const struct cattn_work *work)
+{
     return CATTN_SPAN / work->chunk_tokens;
 }
 
 /* The rows [*first, *end) of an item that a task has, numbered within the task. */
 static void overlap(const struct cattn_schedule *schedule, const struct cattn_task *task,
-                    const struct cattn_work_item *item, uint32_t *first, uint32_t *end) {
+                    const struct cattn_work_item *item, uint32_t *first, uint32_t *end)
+{
     const uint32_t begin = item->first_row * schedule->group, stop = begin + item->n_rows * schedule->group;
     *first = begin < task->first ? 0 : begin - task->first;
     *end = stop < task->first ? 0 : smaller(stop - task->first, task->n);
@@ -206,7 +221,8 @@ static void overlap(const struct cattn_schedule *schedule, const struct cattn_ta
 
 /* The chunks [*first, *end) of a run that lie in a task's spans, absolute. */
 static void clip_chunks(const struct cattn_work *work, const struct cattn_task *task, const struct cattn_work_run *run,
-                        uint32_t *first, uint32_t *end) {
+                        uint32_t *first, uint32_t *end)
+{
     const uint64_t begin = (uint64_t)task->first_span * span_chunks(work);
     const uint64_t stop = (uint64_t)task->end_span * span_chunks(work);
     *first = begin > run->first_chunk ? smaller(begin, UINT32_MAX) : run->first_chunk;
@@ -214,7 +230,8 @@ static void clip_chunks(const struct cattn_work *work, const struct cattn_task *
 }
 
 static uint64_t cost_of(const struct cattn_schedule *schedule, const struct cattn_work *work,
-                        const struct cattn_task *task) {
+                        const struct cattn_task *task)
+{
     const uint32_t read = 8; /* what a chunk costs without rows, in rows: it must come from memory */
     uint64_t cost = 1;
     for (size_t r = 0; r < work->n_runs; r++) {
@@ -232,7 +249,8 @@ static uint64_t cost_of(const struct cattn_schedule *schedule, const struct catt
     return cost;
 }
 
-static uint64_t longest(const struct cattn_work *work) {
+static uint64_t longest(const struct cattn_work *work)
+{
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < work->n_items; i++) {
         const uint64_t length = work->items[i].position + work->items[i].n_rows;
@@ -241,7 +259,8 @@ static uint64_t longest(const struct cattn_work *work) {
     return tokens;
 }
 
-void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work) {
+void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work)
+{
     const struct cut cut = cut_rows(schedule, work->n_rows, longest(work));
     schedule->n_pieces = cut.n_pieces;
     schedule->n_spans = cut.n_groups > 1 ? cut.n_spans : 0;
@@ -272,26 +291,31 @@ struct job {
     uint32_t head;
 };
 
-static float *state_of(const struct job *job, uint32_t row) {
+static float *state_of(const struct job *job, uint32_t row)
+{
     return job->scratch->states + row * job->rows.state_stride;
 }
 
-static float *total_of(const struct job *job, uint32_t row) {
+static float *total_of(const struct job *job, uint32_t row)
+{
     return job->scratch->totals + row * job->rows.state_stride;
 }
 
-static float *part_of(const struct job *job, uint32_t row, uint32_t span) {
+static float *part_of(const struct job *job, uint32_t row, uint32_t span)
+{
     const struct cattn_schedule *schedule = job->schedule;
     const size_t rows = (size_t)job->work->n_rows * schedule->group;
     const size_t index = (job->head * rows + job->task->first + row) * schedule->n_spans + span;
     return schedule->parts + index * job->rows.state_stride;
 }
 
-static uint32_t last_span(const struct job *job, uint32_t row) {
+static uint32_t last_span(const struct job *job, uint32_t row)
+{
     return (uint32_t)(job->scratch->position[row] / CATTN_SPAN);
 }
 
-static void load_rows(struct job *job) {
+static void load_rows(struct job *job)
+{
     const struct cattn_schedule *schedule = job->schedule;
     const struct cattn_call *call = job->call;
     const struct cattn_work *work = job->work;
@@ -315,7 +339,8 @@ static void load_rows(struct job *job) {
 }
 
 /* Lists the task's rows of a run, and the last position among them. */
-static uint32_t list_rows(const struct job *job, const struct cattn_work_run *run, uint64_t *last) {
+static uint32_t list_rows(const struct job *job, const struct cattn_work_run *run, uint64_t *last)
+{
     uint32_t n = 0, first, end;
     *last = 0;
     for (uint32_t i = 0; i < run->n_items; i++) {
@@ -331,7 +356,8 @@ static uint32_t list_rows(const struct job *job, const struct cattn_work_run *ru
 
 /* The state of a span goes where the spans before it are: to the row's total, or, when other tasks have other spans
  * of the row, to its place among the parts. */
-static void close_span(const struct job *job, uint32_t row, uint32_t span) {
+static void close_span(const struct job *job, uint32_t row, uint32_t span)
+{
     float *state = state_of(job, row);
     if (job->schedule->n_spans)
         memcpy(part_of(job, row, span), state, job->rows.state_stride * sizeof *state);
@@ -341,7 +367,8 @@ static void close_span(const struct job *job, uint32_t row, uint32_t span) {
 
 /* At a span's end the states start anew, always: whether or not another task goes on there, the same numbers are
  * added in the same order.  (CATTN_NO_SPAN_CUT leaves this out, to show that the tests would see it.) */
-static void cut_span(const struct job *job, uint32_t n_rows, uint32_t span) {
+static void cut_span(const struct job *job, uint32_t n_rows, uint32_t span)
+{
 #if !CATTN_NO_SPAN_CUT
     for (uint32_t i = 0; i < n_rows; i++) {
         const uint32_t row = job->scratch->rows[i];
@@ -356,7 +383,8 @@ static void cut_span(const struct job *job, uint32_t n_rows, uint32_t span) {
 }
 
 /* What will be read after run r, to be fetched meanwhile: most likely the next run, or the next head's first. */
-static const unsigned char *block_after(const struct job *job, size_t r) {
+static const unsigned char *block_after(const struct job *job, size_t r)
+{
     const struct cattn_work *work = job->work;
     const struct cattn_layout *layout = job->rows.layout;
     const int wraps = r + 1 == work->n_runs;
@@ -364,7 +392,8 @@ static const unsigned char *block_after(const struct job *job, size_t r) {
     return job->rows.blocks + (heads + work->slots[work->runs[wraps ? 0 : r + 1].slots]) * layout->block_bytes;
 }
 
-static void fold_run(const struct job *job, size_t r) {
+static void fold_run(const struct job *job, size_t r)
+{
     const struct cattn_work *work = job->work;
     const struct cattn_work_run *run = &work->runs[r];
     const uint32_t per_span = span_chunks(work);
@@ -385,7 +414,8 @@ static void fold_run(const struct job *job, size_t r) {
     }
 }
 
-static void finish_row(const struct job *job, uint32_t row, const float *state) {
+static void finish_row(const struct job *job, uint32_t row, const float *state)
+{
     const struct cattn_schedule *schedule = job->schedule;
     const struct cattn_call *call = job->call;
     const uint32_t query = (job->task->first + row) / schedule->group;
@@ -396,7 +426,8 @@ static void finish_row(const struct job *job, uint32_t row, const float *state) 
 }
 
 /* Merges what all tasks of the piece left, in ascending order. */
-static void finish_parts(const struct job *job) {
+static void finish_parts(const struct job *job)
+{
     const uint32_t v_pad = job->rows.layout->v_pad;
     for (uint32_t row = 0; row < job->task->n; row++) {
         float *total = total_of(job, row);
@@ -408,7 +439,8 @@ static void finish_parts(const struct job *job) {
 }
 
 /* Counts afresh in each pass: shares of an earlier one may never have come. */
-static int is_last_of_piece(const struct job *job) {
+static int is_last_of_piece(const struct job *job)
+{
     const struct cattn_schedule *schedule = job->schedule;
     arrival *arrived = (arrival *)schedule->arrived + (size_t)job->head * schedule->n_pieces + job->task->piece;
     const uint64_t pass = (uint64_t)job->call->pass << 32;
@@ -422,7 +454,8 @@ static int is_last_of_piece(const struct job *job) {
     return 1;
 }
 
-static void finish_rows(const struct job *job) {
+static void finish_rows(const struct job *job)
+{
     const struct cattn_task *task = job->task;
     for (uint32_t row = 0; row < task->n; row++) {
         const uint32_t span = last_span(job, row);
@@ -444,7 +477,8 @@ static void finish_rows(const struct job *job) {
         finish_parts(job);
 }
 
-static void run_task(struct job *job) {
+static void run_task(struct job *job)
+{
     load_rows(job);
     for (size_t r = 0; r < job->work->n_runs; r++)
         fold_run(job, r);
@@ -454,31 +488,38 @@ static void run_task(struct job *job) {
 /* ---- shares ---------------------------------------------------------------------------------------- */
 
 /* Kernels count on the processor's default: round to nearest, denormals kept, nothing trapped. */
-static unsigned enter_arithmetic(void) {
+static uint64_t enter_arithmetic(void)
+{
+    uint64_t saved = 0;
 #if defined(__SSE__)
-    const unsigned saved = _mm_getcsr();
+    saved = _mm_getcsr();
     _mm_setcsr(0x1f80);
-    return saved;
-#else
-    return 0;
+#elif defined(__aarch64__)
+    __asm__ volatile("mrs %0, fpcr\n\tmsr fpcr, xzr" : "=&r"(saved) : : "memory");
 #endif
+    return saved;
 }
 
-static void leave_arithmetic(unsigned saved) {
+static void leave_arithmetic(uint64_t saved)
+{
 #if defined(__SSE__)
-    _mm_setcsr(saved);
+    _mm_setcsr((unsigned)saved);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(saved) : "memory");
 #else
     (void)saved;
 #endif
 }
 
-static uint32_t share_begin(uint64_t n, uint32_t ith, uint32_t nth) {
+static uint32_t share_begin(uint64_t n, uint32_t ith, uint32_t nth)
+{
     return (uint32_t)(n * ith / nth);
 }
 
 static void write_share(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
-                        uint32_t ith, uint32_t nth) {
-    const unsigned saved = enter_arithmetic();
+                        uint32_t ith, uint32_t nth)
+{
+    const uint64_t saved = enter_arithmetic();
     const uint32_t end = share_begin(schedule->n_heads, ith + 1, nth);
     for (uint32_t head = share_begin(schedule->n_heads, ith, nth); head < end; head++)
         cattn_pool_write(schedule->pool, work, call, head);
@@ -487,7 +528,8 @@ static void write_share(struct cattn_schedule *schedule, const struct cattn_work
 
 /* Whether the task belongs to the share, by the middle of its cost; or, where a share is whole heads, by its head. */
 static int is_mine(const struct cattn_schedule *schedule, uint32_t head, uint64_t middle, int by_heads, uint32_t ith,
-                   uint32_t nth) {
+                   uint32_t nth)
+{
     if (by_heads)
         return head >= share_begin(schedule->n_heads, ith, nth) && head < share_begin(schedule->n_heads, ith + 1, nth);
     const double part = (double)middle / ((double)schedule->total_cost * schedule->n_heads);
@@ -495,16 +537,21 @@ static int is_mine(const struct cattn_schedule *schedule, uint32_t head, uint64_
 }
 
 static void attend_share(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
-                         int by_heads, uint32_t ith, uint32_t nth) {
+                         int by_heads, uint32_t ith, uint32_t nth)
+{
     const struct cattn_layout *layout = &schedule->pool->layout;
     struct cattn_scratch *scratch = schedule->scratch[ith];
     struct job job = {schedule, work, call, NULL, scratch, {0}, 0};
-    const unsigned saved = enter_arithmetic();
+    const uint64_t saved = enter_arithmetic();
     const double scale = call->scale > 0 ? call->scale : 1 / sqrt(layout->k_dim);
     uint64_t cost = 0;
-    job.rows = (struct cattn_rows){.layout = layout, .scale_log2 = (float)(scale * 1.44269504088896340736),
-                                   .position = scratch->position, .q = scratch->q, .q_stride = q_stride(layout),
-                                   .states = scratch->states, .state_stride = state_floats(schedule)};
+    job.rows = (struct cattn_rows){.layout = layout,
+                                   .scale_log2 = (float)(scale * 1.44269504088896340736),
+                                   .position = scratch->position,
+                                   .q = scratch->q,
+                                   .q_stride = q_stride(layout),
+                                   .states = scratch->states,
+                                   .state_stride = state_floats(schedule)};
     for (job.head = 0; job.head < schedule->n_heads; job.head++) {
         job.rows.blocks = cattn_pool_blocks(schedule->pool, call->layer, job.head);
         for (uint32_t i = 0; i < schedule->n_tasks; i++) {
@@ -518,24 +565,27 @@ static void attend_share(struct cattn_schedule *schedule, const struct cattn_wor
 }
 
 /* Threads for a parallel region.  A forked child has lost the pool of threads that the parent's regions made, whichever
- * cache they were for, and would wait for it for ever: of the process, not of a cache, and so the one thing here that is
- * static. */
-static uint32_t region_threads(const struct cattn_schedule *schedule) {
+ * cache they were for, and would wait for it for ever: of the process, not of a cache, and so the one thing here that
+ * is static. */
+static uint32_t region_threads(const struct cattn_schedule *schedule)
+{
 #if defined(_OPENMP)
     static atomic_int first_process;
     const int process = (int)getpid();
     int first = 0;
     if (schedule->n_threads == 1)
         return 1;
-    return atomic_compare_exchange_strong(&first_process, &first, process) || first == process ? schedule->n_threads : 1;
+    return atomic_compare_exchange_strong(&first_process, &first, process) || first == process ? schedule->n_threads
+                                                                                               : 1;
 #else
     (void)schedule;
     return 1;
 #endif
 }
 
-void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_work *work,
-                          const struct cattn_call *call, uint32_t ith, uint32_t nth) {
+void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
+                          uint32_t ith, uint32_t nth)
+{
     const uint32_t n = nth ? smaller(nth, schedule->n_threads) : region_threads(schedule);
     if (nth || n == 1) {
         if (ith < n)
@@ -549,7 +599,8 @@ void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_wo
 }
 
 void cattn_schedule_attend(struct cattn_schedule *schedule, const struct cattn_work *work,
-                           const struct cattn_call *call, uint32_t ith, uint32_t nth) {
+                           const struct cattn_call *call, uint32_t ith, uint32_t nth)
+{
     const uint32_t n = nth ? smaller(nth, schedule->n_threads) : region_threads(schedule);
     if (nth || n == 1) {
         if (ith < n && call->k)

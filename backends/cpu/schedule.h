@@ -7,20 +7,20 @@
 
 /* Rows [first, first + n) of a KV head, over the spans [first_span, end_span). */
 struct cattn_task {
-    uint32_t first, n;          /* rows are (query row) * group + (query head of the group) */
+    uint32_t first, n; /* rows are (query row) * group + (query head of the group) */
     uint32_t first_span, end_span;
-    uint32_t piece;             /* which block of rows it belongs to */
-    uint64_t cost;              /* tokens times rows, or so */
+    uint32_t piece; /* which block of rows it belongs to */
+    uint64_t cost;  /* tokens times rows, or so */
 };
 
-struct cattn_scratch;           /* one thread's */
+struct cattn_scratch; /* one thread's */
 
 struct cattn_schedule {
     const struct cattn_kernel *kernel;
     struct cattn_pool *pool;
-    uint32_t n_heads, group;    /* KV heads; query heads per KV head */
+    uint32_t n_heads, group; /* KV heads; query heads per KV head */
     uint32_t n_threads;
-    uint32_t block_rows;        /* most rows of a task */
+    uint32_t block_rows;            /* most rows of a task */
     struct cattn_scratch **scratch; /* [n_threads] */
 
     /* The plan of the current work list. */
@@ -29,9 +29,9 @@ struct cattn_schedule {
     uint64_t total_cost;        /* of the tasks of one head */
     struct cattn_task *tasks;
     uint32_t tasks_room;
-    void *arrived;              /* [n_heads * n_pieces]: a pass, and how many tasks of the piece are done in it */
+    void *arrived; /* [n_heads * n_pieces]: a pass, and how many tasks of the piece are done in it */
     size_t arrived_room;
-    float *parts;               /* [head][row][span] states, where spans are divided */
+    float *parts; /* [head][row][span] states, where spans are divided */
     size_t parts_room;
 };
 
@@ -43,8 +43,8 @@ int cattn_schedule_reserve(struct cattn_schedule *schedule, const struct cattn_w
 void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work);
 
 /* Share ith of nth; nth = 0: all, in one parallel region. */
-void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_work *work,
-                          const struct cattn_call *call, uint32_t ith, uint32_t nth);
+void cattn_schedule_write(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
+                          uint32_t ith, uint32_t nth);
 void cattn_schedule_attend(struct cattn_schedule *schedule, const struct cattn_work *work,
                            const struct cattn_call *call, uint32_t ith, uint32_t nth);
 

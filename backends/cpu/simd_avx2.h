@@ -10,9 +10,12 @@
 
 /* Register blocks: up to SIMD_ROWS rows by that many vectors of tokens (two sums each) or of values.  Few rows take
  * more vectors: as many sums, and more loads under way at once. */
-#define SIMD_ROWS 3
+#define SIMD_ROWS             3
 #define SIMD_SCORE_VECTORS(R) ((R) < 2 ? 2 : 1)
 #define SIMD_VALUE_VECTORS(R) ((R) < 2 ? 4 : 2)
+
+/* A table of operations, a line each. */
+/* clang-format off */
 
 typedef struct {
     __m256 low, high;

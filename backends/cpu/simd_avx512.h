@@ -9,9 +9,12 @@
 
 /* Register blocks: up to SIMD_ROWS rows by that many vectors of tokens (two sums each) or of values.  Few rows take
  * more vectors: as many sums, and more loads under way at once. */
-#define SIMD_ROWS 6
+#define SIMD_ROWS             6
 #define SIMD_SCORE_VECTORS(R) ((R) < 4 ? 4 : 2)
 #define SIMD_VALUE_VECTORS(R) ((R) < 4 ? 4 : 2)
+
+/* A table of operations, a line each. */
+/* clang-format off */
 
 typedef __m512 vec;
 

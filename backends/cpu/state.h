@@ -11,7 +11,8 @@
 
 enum { CATTN_STATE_L = 16, CATTN_STATE_O = 32, CATTN_STATE_LANES = 16 };
 
-static inline size_t cattn_state_floats(uint32_t v_pad) {
+static inline size_t cattn_state_floats(uint32_t v_pad)
+{
     return CATTN_STATE_O + v_pad;
 }
 

@@ -4,20 +4,23 @@
 
 #include "memory.h"
 
-int cattn_pool_open(struct cattn_pool *pool, const struct cattn_shape *shape) {
+int cattn_pool_open(struct cattn_pool *pool, const struct cattn_shape *shape)
+{
     pool->layout = cattn_layout_of(shape);
     pool->n_layers = shape->n_layers;
     pool->io_dtype = shape->io_dtype;
     pool->n_bytes = cattn_head_offset(&pool->layout, shape->n_layers, 0);
-    pool->bytes = cattn_pool_alloc(pool->n_bytes, 1);
+    pool->bytes = cattn_pool_alloc(pool->n_bytes, 1, true);
     return pool->bytes ? CATTN_OK : CATTN_ENOMEM;
 }
 
-void cattn_pool_close(struct cattn_pool *pool) {
+void cattn_pool_close(struct cattn_pool *pool)
+{
     cattn_pool_free(pool->bytes, pool->n_bytes, 1);
 }
 
-static uint32_t granule_end(uint32_t n_tokens) {
+static uint32_t granule_end(uint32_t n_tokens)
+{
     return cattn_round_up(n_tokens, CATTN_GRANULE);
 }
 
@@ -27,21 +30,24 @@ struct vector {
 };
 
 static void load_vector(struct vector *vector, const void *array, uint32_t dtype, size_t first, uint32_t n,
-                        uint32_t pad) {
+                        uint32_t pad)
+{
     cattn_load_row(vector->x, array, dtype, first, n);
     memset(vector->x + n, 0, (pad - n) * sizeof *vector->x);
 }
 
 /* For each data type a copy of its own, with the choices outside the loop. */
 static inline void write_key_as(uint32_t dtype, const struct cattn_layout *layout, unsigned char *keys, uint32_t t,
-                                const struct vector *key) {
+                                const struct vector *key)
+{
     const size_t first = cattn_k_index(layout, t, 0);
     for (size_t d = 0; d < layout->k_pad; d++)
         cattn_put(keys, dtype, first + (dtype == CATTN_BF16 ? d / 2 * 32 + d % 2 : d * 16), key->x[d]);
 }
 
 static inline void write_value_as(uint32_t dtype, const struct cattn_layout *layout, unsigned char *values, uint32_t t,
-                                  const struct vector *value) {
+                                  const struct vector *value)
+{
     for (size_t d = 0; d < layout->v_pad; d += 16) {
         const size_t first = cattn_v_index(layout, t, d);
         for (size_t i = 0; i < 16; i++)
@@ -49,7 +55,8 @@ static inline void write_value_as(uint32_t dtype, const struct cattn_layout *lay
     }
 }
 
-static void write_key(const struct cattn_layout *layout, unsigned char *keys, uint32_t t, const struct vector *key) {
+static void write_key(const struct cattn_layout *layout, unsigned char *keys, uint32_t t, const struct vector *key)
+{
     switch (layout->dtype) {
     case CATTN_F32: write_key_as(CATTN_F32, layout, keys, t, key); break;
     case CATTN_F16: write_key_as(CATTN_F16, layout, keys, t, key); break;
@@ -58,7 +65,8 @@ static void write_key(const struct cattn_layout *layout, unsigned char *keys, ui
 }
 
 static void write_value(const struct cattn_layout *layout, unsigned char *values, uint32_t t,
-                        const struct vector *value) {
+                        const struct vector *value)
+{
     switch (layout->dtype) {
     case CATTN_F32: write_value_as(CATTN_F32, layout, values, t, value); break;
     case CATTN_F16: write_value_as(CATTN_F16, layout, values, t, value); break;
@@ -66,7 +74,8 @@ static void write_value(const struct cattn_layout *layout, unsigned char *values
     }
 }
 
-static void clear_values(const struct cattn_layout *layout, unsigned char *values, uint32_t begin, uint32_t end) {
+static void clear_values(const struct cattn_layout *layout, unsigned char *values, uint32_t begin, uint32_t end)
+{
     struct vector zero;
     memset(zero.x, 0, layout->v_pad * sizeof *zero.x);
     for (uint32_t t = begin; t < end; t++)
@@ -75,14 +84,16 @@ static void clear_values(const struct cattn_layout *layout, unsigned char *value
 
 /* Zeroes what a kernel would read behind the tokens just written.  A write that opens a granule finds anything
  * there; any other finds zeros except where a longer text was written before. */
-static void clear_rest(const struct cattn_layout *layout, unsigned char *values, const struct cattn_work_write *write) {
+static void clear_rest(const struct cattn_layout *layout, unsigned char *values, const struct cattn_work_write *write)
+{
     const uint32_t end = granule_end(write->end);
     const int opens = write->begin + CATTN_GRANULE <= end;
     clear_values(layout, values, write->end, opens || write->dirty > end ? end : write->dirty);
 }
 
 void cattn_pool_write(struct cattn_pool *pool, const struct cattn_work *work, const struct cattn_call *call,
-                      uint32_t head) {
+                      uint32_t head)
+{
     const struct cattn_layout *layout = &pool->layout;
     unsigned char *blocks = cattn_pool_blocks(pool, call->layer, head);
     struct vector vector;
@@ -105,14 +116,16 @@ void cattn_pool_write(struct cattn_pool *pool, const struct cattn_work *work, co
 /* Whole groups of tokens are contiguous in both layouts; what is copied beyond n_tokens is never looked at (K) or
  * cleared (V). */
 static void copy_block(const struct cattn_layout *layout, const unsigned char *from, unsigned char *to,
-                       uint32_t n_tokens) {
+                       uint32_t n_tokens)
+{
     const size_t size = cattn_dtype_size(layout->dtype);
     memcpy(to, from, cattn_round_up(n_tokens, 16) * size * layout->k_pad);
     memcpy(to + layout->v_offset, from + layout->v_offset, granule_end(n_tokens) * size * layout->v_pad);
     clear_values(layout, to + layout->v_offset, n_tokens, granule_end(n_tokens));
 }
 
-void cattn_pool_copy(struct cattn_pool *pool, uint32_t from, uint32_t to, uint32_t n_tokens) {
+void cattn_pool_copy(struct cattn_pool *pool, uint32_t from, uint32_t to, uint32_t n_tokens)
+{
     const struct cattn_layout *layout = &pool->layout;
     for (uint32_t layer = 0; layer < pool->n_layers; layer++)
         for (uint32_t head = 0; head < layout->n_kv_heads; head++) {

@@ -20,7 +20,8 @@ int cattn_pool_open(struct cattn_pool *pool, const struct cattn_shape *shape);
 void cattn_pool_close(struct cattn_pool *pool);
 
 /* The blocks of one layer and KV head. */
-static inline unsigned char *cattn_pool_blocks(const struct cattn_pool *pool, uint32_t layer, uint32_t head) {
+static inline unsigned char *cattn_pool_blocks(const struct cattn_pool *pool, uint32_t layer, uint32_t head)
+{
     return pool->bytes + cattn_head_offset(&pool->layout, layer, head);
 }
 

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXIT_USAGE 2
+#define EXIT_USAGE    2
 #define DEFAULT_SHAPE "42m"
 
 struct settings {
@@ -101,7 +101,8 @@ static void print_help(void)
     fputs(usage_options, stdout);
 }
 
-/* ---- the command line --------------------------------------------------------------------------------------------- */
+/* ---- the command line ---------------------------------------------------------------------------------------------
+ */
 
 static int parse_number(const struct option *option, const char *text, uint64_t *number, struct fault *fault)
 {
@@ -116,8 +117,7 @@ static int parse_number(const struct option *option, const char *text, uint64_t 
     return 0;
 }
 
-static int set_option(struct settings *settings, const struct option *option, const char *argument,
-                      struct fault *fault)
+static int set_option(struct settings *settings, const struct option *option, const char *argument, struct fault *fault)
 {
     char *place = (char *)settings + option->offset;
 
@@ -170,7 +170,8 @@ static int parse_dtype(const char *name, uint32_t *dtype, struct fault *fault)
     return fault_set(fault, "--kv-dtype takes f32, f16 or bf16");
 }
 
-/* ---- a run -------------------------------------------------------------------------------------------------------- */
+/* ---- a run --------------------------------------------------------------------------------------------------------
+ */
 
 struct run {
     const struct settings *settings;
@@ -277,7 +278,8 @@ static int write_logits(const struct run *run)
     return fclose(file) == 0 && written ? 0 : fault_set(run->fault, "%s: cannot be written", path);
 }
 
-/* ---- output ------------------------------------------------------------------------------------------------------- */
+/* ---- output -------------------------------------------------------------------------------------------------------
+ */
 
 static void print_ids(const int32_t *ids, size_t n)
 {

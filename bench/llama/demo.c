@@ -18,8 +18,9 @@ static const char system_prompt[] =
     "never mention that you are tired. Now the next visitor asks: ";
 
 static const char *const questions[] = {
-    "Why is the sky blue?",      "Where do the swallows go?", "Who built the old bridge?", "How do I bake bread?",
-    "What do the stars look at?", "May I borrow the cat?",     "Is there a map of the sea?", "When was the great flood?",
+    "Why is the sky blue?",       "Where do the swallows go?",  "Who built the old bridge?",
+    "How do I bake bread?",       "What do the stars look at?", "May I borrow the cat?",
+    "Is there a map of the sea?", "When was the great flood?",
 };
 
 #define N_QUESTIONS (sizeof questions / sizeof questions[0])
@@ -58,8 +59,8 @@ static int print_texts(const struct requests *requests, const struct tokenizer *
     for (size_t i = 0; i < requests->n; i++) {
         const struct request *request = &requests->list[i];
         size_t length;
-        char *text = tokenizer_decode(tokenizer, request->ids + request->n_prompt,
-                                      request->n_ids - request->n_prompt, &length);
+        char *text =
+            tokenizer_decode(tokenizer, request->ids + request->n_prompt, request->n_ids - request->n_prompt, &length);
 
         if (!text)
             return fault_set(fault, "out of memory");
@@ -128,8 +129,8 @@ int demo_run(const struct model *model, const struct linear *linear, const struc
     struct engine_report shared, alone;
     size_t n_ids;
 
-    printf("%zu requests of %zu to %zu tokens, the first %zu of them common; up to %zu new tokens each\n",
-           requests->n, requests->list[0].n_prompt, requests->list[requests->n - 1].n_prompt, common_prefix(requests),
+    printf("%zu requests of %zu to %zu tokens, the first %zu of them common; up to %zu new tokens each\n", requests->n,
+           requests->list[0].n_prompt, requests->list[requests->n - 1].n_prompt, common_prefix(requests),
            requests->list[0].max_tokens);
     fflush(stdout);
     choice.no_sharing = false;

@@ -71,7 +71,8 @@ static uint64_t slots_needed(const struct engine *e, const struct request *reque
     return (most_ids(e, request) + e->chunk_tokens - 1) / e->chunk_tokens + 1;
 }
 
-/* ---- setting up --------------------------------------------------------------------------------------------------- */
+/* ---- setting up ---------------------------------------------------------------------------------------------------
+ */
 
 static int create_cache(struct engine *e)
 {
@@ -98,7 +99,9 @@ static int create_cache(struct engine *e)
     e->report->info.size = sizeof e->report->info;
     e->report->stats.size = sizeof e->report->stats;
     return check(e, cattn_cache_info(e->cache, &e->report->info), "info") ||
-           check(e, cattn_step_create(e->cache, &e->step), "step") ? -1 : 0;
+                   check(e, cattn_step_create(e->cache, &e->step), "step")
+               ? -1
+               : 0;
 }
 
 static int reserve_ids(struct engine *e)
@@ -144,7 +147,8 @@ static void tear_down(struct engine *e)
     free(e->logits);
 }
 
-/* ---- requests come and go ----------------------------------------------------------------------------------------- */
+/* ---- requests come and go -----------------------------------------------------------------------------------------
+ */
 
 static int open_request(struct engine *e, size_t i)
 {
@@ -154,8 +158,8 @@ static int open_request(struct engine *e, size_t i)
 
     *active = (struct active){.request = i, .slots = slots_needed(e, request)};
     if (check(e,
-              cattn_seq_open(e->cache, &name, e->options->no_sharing ? sizeof name : 0, request->ids,
-                             request->n_prompt, &active->seq, &active->held),
+              cattn_seq_open(e->cache, &name, e->options->no_sharing ? sizeof name : 0, request->ids, request->n_prompt,
+                             &active->seq, &active->held),
               "a request cannot be opened"))
         return -1;
     e->n_active++;
@@ -235,7 +239,8 @@ static int finish_requests(struct engine *e)
     return 0;
 }
 
-/* ---- a step ------------------------------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------------------------------
+ */
 
 /* Tokens of a request in this step: the one it has just generated, or a piece of its prompt. */
 static size_t piece(const struct engine *e, const struct active *active, size_t room)
@@ -269,8 +274,8 @@ static void plan_items(struct engine *e)
         if (!n)
             continue;
         e->item_active[e->n_items] = i;
-        e->items[e->n_items++] = (struct cattn_item){
-            .seq = active->seq, .tokens = request->ids + active->held, .n_tokens = (uint32_t)n};
+        e->items[e->n_items++] =
+            (struct cattn_item){.seq = active->seq, .tokens = request->ids + active->held, .n_tokens = (uint32_t)n};
     }
 }
 
@@ -353,7 +358,11 @@ int engine_run(const struct model *model, const struct linear *linear, const str
                struct requests *requests, struct engine_report *report, struct fault *fault)
 {
     const size_t n = requests->n;
-    struct engine e = {.model = model, .options = options, .requests = requests, .report = report, .fault = fault,
+    struct engine e = {.model = model,
+                       .options = options,
+                       .requests = requests,
+                       .report = report,
+                       .fault = fault,
                        .chunk_tokens = options->chunk_tokens ? options->chunk_tokens : 64,
                        .max_active = options->max_batch && options->max_batch < n ? options->max_batch : n};
 

@@ -34,8 +34,8 @@ struct engine_report {
     double prefill_seconds;   /* of steps with tokens of a prompt */
     double decode_seconds;    /* of the others */
     uint64_t prompt_tokens;
-    uint64_t prompt_hits;     /* of them found in the cache */
-    uint64_t decode_tokens;   /* generated in decode_seconds */
+    uint64_t prompt_hits;   /* of them found in the cache */
+    uint64_t decode_tokens; /* generated in decode_seconds */
     uint64_t output_tokens;
     uint64_t n_steps;
     uint64_t peak_bytes;          /* of K and V that running requests held, whole chunks */

@@ -12,13 +12,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_NAME 256 /* bytes of a key or of a tensor's name; the format allows 65535 and 64 */
+#define MAX_NAME          256 /* bytes of a key or of a tensor's name; the format allows 65535 and 64 */
 #define DEFAULT_ALIGNMENT 32
-#define MAX_ALIGNMENT (1u << 20)
+#define MAX_ALIGNMENT     (1u << 20)
 
 /* The least bytes that a value and a tensor's description take in a file: they bound the counts before anything is
  * allocated by them. */
-#define LEAST_VALUE_BYTES (8 + 4 + 1)
+#define LEAST_VALUE_BYTES  (8 + 4 + 1)
 #define LEAST_TENSOR_BYTES (8 + 4 + 8 + 4 + 8)
 
 struct gguf {
@@ -69,10 +69,17 @@ static double load_f64(const unsigned char *p)
 static unsigned type_bytes(uint32_t type)
 {
     switch (type) {
-    case GGUF_U8: case GGUF_I8: case GGUF_BOOL: return 1;
-    case GGUF_U16: case GGUF_I16: return 2;
-    case GGUF_U32: case GGUF_I32: case GGUF_F32: return 4;
-    case GGUF_U64: case GGUF_I64: case GGUF_F64: return 8;
+    case GGUF_U8:
+    case GGUF_I8:
+    case GGUF_BOOL: return 1;
+    case GGUF_U16:
+    case GGUF_I16: return 2;
+    case GGUF_U32:
+    case GGUF_I32:
+    case GGUF_F32: return 4;
+    case GGUF_U64:
+    case GGUF_I64:
+    case GGUF_F64: return 8;
     default: return 0;
     }
 }
@@ -81,7 +88,8 @@ static unsigned tensor_type_bytes(uint32_t type)
 {
     switch (type) {
     case GGUF_TENSOR_F32: return 4;
-    case GGUF_TENSOR_F16: case GGUF_TENSOR_BF16: return 2;
+    case GGUF_TENSOR_F16:
+    case GGUF_TENSOR_BF16: return 2;
     default: return 0;
     }
 }
@@ -290,7 +298,8 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, size_t i)
     return &gguf->tensors[i];
 }
 
-/* ---- the parts of a file ------------------------------------------------------------------------------------------ */
+/* ---- the parts of a file ------------------------------------------------------------------------------------------
+ */
 
 static int read_header(struct reader *r, uint64_t *n_tensors, uint64_t *n_values)
 {
@@ -446,7 +455,8 @@ void gguf_close(struct gguf *gguf)
     free(gguf);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------------------------
+ */
 
 static bool is_signed(uint32_t type)
 {

@@ -9,15 +9,22 @@
 #include <stdint.h>
 
 enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
-    GGUF_I64, GGUF_F64
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64
 };
 
-enum gguf_tensor_type {
-    GGUF_TENSOR_F32 = 0,
-    GGUF_TENSOR_F16 = 1,
-    GGUF_TENSOR_BF16 = 30
-};
+enum gguf_tensor_type { GGUF_TENSOR_F32 = 0, GGUF_TENSOR_F16 = 1, GGUF_TENSOR_BF16 = 30 };
 
 /* Not terminated; may hold any bytes. */
 struct gguf_string {
@@ -37,11 +44,11 @@ struct gguf_value {
 
 struct gguf_tensor {
     struct gguf_string name;
-    uint32_t type;              /* enum gguf_tensor_type */
-    uint32_t n_dims;            /* 1 .. GGUF_MAX_DIMS */
+    uint32_t type;                /* enum gguf_tensor_type */
+    uint32_t n_dims;              /* 1 .. GGUF_MAX_DIMS */
     uint64_t dims[GGUF_MAX_DIMS]; /* fastest first, >= 1; 1 beyond n_dims */
     uint64_t n_elements;
-    const void *data;           /* aligned to 8 bytes */
+    const void *data; /* aligned to 8 bytes */
 };
 
 struct gguf;

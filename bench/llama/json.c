@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEPTH 64
+#define MAX_DEPTH  64
 #define MAX_NUMBER 128 /* characters */
 
 struct parser {
@@ -87,7 +87,8 @@ static int parse_word(struct parser *p, const char *word, enum json_type type, s
     return 0;
 }
 
-/* ---- strings ------------------------------------------------------------------------------------------------------ */
+/* ---- strings ------------------------------------------------------------------------------------------------------
+ */
 
 static int parse_hex4(struct parser *p, uint32_t *code)
 {
@@ -197,7 +198,8 @@ static int parse_string(struct parser *p, char **text, size_t *length)
     return 0;
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------------------------
+ */
 
 static int parse_value(struct parser *p, struct json *value);
 
@@ -237,15 +239,9 @@ static int parse_value(struct parser *p, struct json *value)
 {
     skip_space(p);
     switch (p->at < p->end ? *p->at : 0) {
-    case '{':
-        value->type = JSON_OBJECT;
-        return parse_children(p, value, '}');
-    case '[':
-        value->type = JSON_ARRAY;
-        return parse_children(p, value, ']');
-    case '"':
-        value->type = JSON_STRING;
-        return parse_string(p, &value->text, &value->length);
+    case '{': value->type = JSON_OBJECT; return parse_children(p, value, '}');
+    case '[': value->type = JSON_ARRAY; return parse_children(p, value, ']');
+    case '"': value->type = JSON_STRING; return parse_string(p, &value->text, &value->length);
     case 't': return parse_word(p, "true", JSON_TRUE, value);
     case 'f': return parse_word(p, "false", JSON_FALSE, value);
     case 'n': return parse_word(p, "null", JSON_NULL, value);

@@ -1,5 +1,5 @@
 #ifdef HAVE_CONFIG_H
-#include "config.h"
+#  include "config.h"
 #endif
 
 #include "linear.h"
@@ -8,20 +8,21 @@
 #include <stdint.h>
 #include <stdlib.h>
 #ifdef HAVE_OPENBLAS
-#include <cblas.h>
+#  include <cblas.h>
 #endif
 #ifdef HAVE_ONEDNN
-#include <dnnl.h>
+#  include <dnnl.h>
 #endif
 #ifdef _OPENMP
-#include <omp.h>
+#  include <omp.h>
 #endif
 
-/* ---- plain loops -------------------------------------------------------------------------------------------------- */
+/* ---- plain loops --------------------------------------------------------------------------------------------------
+ */
 
 /* Each element is LANES partial sums, term i in sum i % LANES, added up by one fixed tree: independent sums that a
  * compiler can put into vectors without changing a bit. */
-#define LANES 8
+#define LANES          8
 #define LEAST_PARALLEL (1u << 18) /* products below this many multiplications are not worth a parallel region */
 
 static float dot(size_t n, const float *restrict a, const float *restrict b)
@@ -46,7 +47,7 @@ static void plain_product(size_t rows, size_t n_in, size_t n_out, const float *x
                           unsigned n_threads)
 {
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(n_threads) if (rows * n_in * n_out >= LEAST_PARALLEL)
+#  pragma omp parallel for schedule(static) num_threads(n_threads) if (rows * n_in * n_out >= LEAST_PARALLEL)
 #else
     (void)n_threads;
 #endif
@@ -56,14 +57,14 @@ static void plain_product(size_t rows, size_t n_in, size_t n_out, const float *x
     }
 }
 
-/* ---- libraries ---------------------------------------------------------------------------------------------------- */
+/* ---- libraries ----------------------------------------------------------------------------------------------------
+ */
 
 #ifdef HAVE_ONEDNN
 static void onednn_product(size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights, float *y)
 {
-    const dnnl_status_t status =
-        dnnl_sgemm('N', 'T', (dnnl_dim_t)rows, (dnnl_dim_t)n_out, (dnnl_dim_t)n_in, 1.0f, x, (dnnl_dim_t)n_in, weights,
-                   (dnnl_dim_t)n_in, 0.0f, y, (dnnl_dim_t)n_out);
+    const dnnl_status_t status = dnnl_sgemm('N', 'T', (dnnl_dim_t)rows, (dnnl_dim_t)n_out, (dnnl_dim_t)n_in, 1.0f, x,
+                                            (dnnl_dim_t)n_in, weights, (dnnl_dim_t)n_in, 0.0f, y, (dnnl_dim_t)n_out);
 
     if (status != dnnl_success)
         plain_product(rows, n_in, n_out, x, weights, y, 1);
@@ -136,7 +137,8 @@ bool linear_is_right(linear_product *product)
     return true;
 }
 
-/* ---- the choice --------------------------------------------------------------------------------------------------- */
+/* ---- the choice ---------------------------------------------------------------------------------------------------
+ */
 
 static void set_threads(unsigned n_threads)
 {

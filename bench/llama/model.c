@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- shapes ------------------------------------------------------------------------------------------------------- */
+/* ---- shapes -------------------------------------------------------------------------------------------------------
+ */
 
 /* dim, hidden, layers, heads, KV heads, head_dim, v_head_dim, vocabulary, context, rotary dims, base, epsilon. */
 static const struct {
@@ -37,7 +38,8 @@ const struct model_shape *model_shape_named(const char *name)
     return NULL;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------------------
+ */
 
 /* An array of n elements that lives as long as the model; NULL: out of memory. */
 static void *own(struct model *model, size_t n, size_t bytes)
@@ -80,7 +82,8 @@ static int prepare(struct model *model, const struct model_shape *shape, struct 
     return 0;
 }
 
-/* ---- random weights ----------------------------------------------------------------------------------------------- */
+/* ---- random weights -----------------------------------------------------------------------------------------------
+ */
 
 static uint64_t mix(uint64_t z)
 {
@@ -133,16 +136,17 @@ int model_random(struct model *model, const struct model_shape *shape, uint64_t 
 {
     if (prepare(model, shape, fault))
         return -1;
-    bool made = (model->embedding = random_weights(model, (size_t)shape->vocabulary * shape->dim, 1, &seed)) &&
-                (model->output = random_weights(model, (size_t)shape->vocabulary * shape->dim, 1 / sqrt(shape->dim),
-                                                &seed)) &&
-                (model->output_norm = ones(model, shape->dim));
+    bool made =
+        (model->embedding = random_weights(model, (size_t)shape->vocabulary * shape->dim, 1, &seed)) &&
+        (model->output = random_weights(model, (size_t)shape->vocabulary * shape->dim, 1 / sqrt(shape->dim), &seed)) &&
+        (model->output_norm = ones(model, shape->dim));
     for (uint32_t i = 0; made && i < shape->n_layers; i++)
         made = random_layer(model, &model->layers[i], &seed);
     return made ? 0 : fault_set(fault, "out of memory");
 }
 
-/* ---- a file's shape ----------------------------------------------------------------------------------------------- */
+/* ---- a file's shape -----------------------------------------------------------------------------------------------
+ */
 
 /* A count from 1 to most; absent: *number stays what it is, and 0 there means that it must not be absent. */
 static int read_count(const struct gguf *gguf, const char *key, uint64_t most, uint32_t *number, struct fault *fault)
@@ -209,7 +213,8 @@ static int read_shape(const struct gguf *gguf, struct model_shape *s, struct fau
     return 0;
 }
 
-/* ---- a file's weights --------------------------------------------------------------------------------------------- */
+/* ---- a file's weights ---------------------------------------------------------------------------------------------
+ */
 
 static float from_bits(uint32_t bits)
 {
@@ -249,8 +254,7 @@ struct loader {
 };
 
 /* The weights [n_out][n_in] of a name; n_out 0: a vector [n_in].  optional: *weights may stay NULL. */
-static int bind(struct loader *l, const char *name, uint64_t n_in, uint64_t n_out, bool optional,
-                const float **weights)
+static int bind(struct loader *l, const char *name, uint64_t n_in, uint64_t n_out, bool optional, const float **weights)
 {
     const struct gguf_tensor *tensor = gguf_tensor(l->gguf, name);
 
@@ -280,14 +284,16 @@ static int bind_layer(struct loader *l, uint32_t i)
     const uint64_t v = (uint64_t)s->n_kv_heads * s->v_head_dim, o = (uint64_t)s->n_heads * s->v_head_dim;
 
     return bind_in_layer(l, i, "attn_norm", s->dim, 0, &layer->attention_norm) ||
-           bind_in_layer(l, i, "attn_q", s->dim, q, &layer->wq) ||
-           bind_in_layer(l, i, "attn_k", s->dim, k, &layer->wk) ||
-           bind_in_layer(l, i, "attn_v", s->dim, v, &layer->wv) ||
-           bind_in_layer(l, i, "attn_output", o, s->dim, &layer->wo) ||
-           bind_in_layer(l, i, "ffn_norm", s->dim, 0, &layer->ffn_norm) ||
-           bind_in_layer(l, i, "ffn_gate", s->dim, s->hidden, &layer->gate) ||
-           bind_in_layer(l, i, "ffn_up", s->dim, s->hidden, &layer->up) ||
-           bind_in_layer(l, i, "ffn_down", s->hidden, s->dim, &layer->down) ? -1 : 0;
+                   bind_in_layer(l, i, "attn_q", s->dim, q, &layer->wq) ||
+                   bind_in_layer(l, i, "attn_k", s->dim, k, &layer->wk) ||
+                   bind_in_layer(l, i, "attn_v", s->dim, v, &layer->wv) ||
+                   bind_in_layer(l, i, "attn_output", o, s->dim, &layer->wo) ||
+                   bind_in_layer(l, i, "ffn_norm", s->dim, 0, &layer->ffn_norm) ||
+                   bind_in_layer(l, i, "ffn_gate", s->dim, s->hidden, &layer->gate) ||
+                   bind_in_layer(l, i, "ffn_up", s->dim, s->hidden, &layer->up) ||
+                   bind_in_layer(l, i, "ffn_down", s->hidden, s->dim, &layer->down)
+               ? -1
+               : 0;
 }
 
 /* Some models divide each frequency by a factor of its own. */
@@ -345,7 +351,8 @@ int model_load(struct model *model, const struct gguf *gguf, struct fault *fault
     return bind_all(&loader);
 }
 
-/* ---- the forward pass --------------------------------------------------------------------------------------------- */
+/* ---- the forward pass ---------------------------------------------------------------------------------------------
+ */
 
 void forward_init(struct forward *forward, const struct model *model, const struct linear *linear)
 {
@@ -354,8 +361,8 @@ void forward_init(struct forward *forward, const struct model *model, const stru
 
 static void free_buffers(struct forward *f)
 {
-    float **buffers[] = {&f->x,    &f->normed, &f->q,       &f->k,    &f->v, &f->attention,
-                         &f->gate, &f->up,     &f->cosines, &f->sines};
+    float **buffers[] = {&f->x,         &f->normed, &f->q,  &f->k,       &f->v,
+                         &f->attention, &f->gate,   &f->up, &f->cosines, &f->sines};
 
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
         free(*buffers[i]);
@@ -455,7 +462,7 @@ static void add(float *x, const float *y, size_t n)
 static void activate(const struct forward *f, size_t n)
 {
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(f->linear->n_threads) if (n > 16384)
+#  pragma omp parallel for schedule(static) num_threads(f->linear->n_threads) if (n > 16384)
 #endif
     for (int64_t i = 0; i < (int64_t)n; i++)
         f->gate[i] = f->gate[i] / (1.0f + expf(-f->gate[i])) * f->up[i];

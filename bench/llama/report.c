@@ -49,8 +49,9 @@ void report_stats(FILE *file, const struct engine_report *r, const struct linear
     fprintf(file, "output tokens:    %" PRIu64 ", %.1f tokens/s in steps without prompts\n", r->output_tokens,
             report_decode_rate(r));
     fprintf(file, "all tokens:       %" PRIu64 " hits, %" PRIu64 " misses\n", s->hits, s->misses);
-    fprintf(file, "slots:            %" PRIu64 " of %" PRIu64 " bytes; at the end %" PRIu64 " used, %" PRIu64
-                  " cached, %" PRIu64 " free; peak %" PRIu64 "; %" PRIu64 " evictions\n",
+    fprintf(file,
+            "slots:            %" PRIu64 " of %" PRIu64 " bytes; at the end %" PRIu64 " used, %" PRIu64
+            " cached, %" PRIu64 " free; peak %" PRIu64 "; %" PRIu64 " evictions\n",
             s->n_slots, r->info.slot_bytes, s->used_slots, s->evictable_slots, s->free_slots, s->peak_used_slots,
             s->evictions);
     fprintf(file, "K and V held:     %" PRIu64 " bytes at most, %" PRIu64 " without sharing\n", r->peak_bytes,

@@ -65,7 +65,8 @@ int requests_add_ids(struct requests *requests, const struct request_rules *rule
     return add(requests, rules, copy, n, max_tokens, fault);
 }
 
-/* ---- JSON lines --------------------------------------------------------------------------------------------------- */
+/* ---- JSON lines ---------------------------------------------------------------------------------------------------
+ */
 
 static int to_integer(const struct json *value, double least, double most, int64_t *number)
 {

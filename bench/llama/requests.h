@@ -35,8 +35,7 @@ int requests_add_ids(struct requests *requests, const struct request_rules *rule
  * are not trusted. */
 int requests_parse(struct requests *requests, const struct request_rules *rules, const char *text, size_t length,
                    struct fault *fault);
-int requests_read(struct requests *requests, const struct request_rules *rules, const char *path,
-                  struct fault *fault);
+int requests_read(struct requests *requests, const struct request_rules *rules, const char *path, struct fault *fault);
 
 /* Takes back what was generated, so that the same requests can run again. */
 void requests_rewind(struct requests *requests);

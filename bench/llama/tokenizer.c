@@ -10,11 +10,11 @@
 /* Token types as SentencePiece numbers them. */
 enum token_type { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
 
-#define MAX_TOKENS (1u << 24)
+#define MAX_TOKENS       (1u << 24)
 #define FIRST_BYTE_TOKEN 3 /* where the vocabulary names no byte tokens */
 
 /* The vocabulary writes a space as U+2581. */
-#define SPACE "\xe2\x96\x81"
+#define SPACE       "\xe2\x96\x81"
 #define SPACE_BYTES 3
 
 struct token {
@@ -34,7 +34,8 @@ struct tokenizer {
     bool add_bos, add_space;
 };
 
-/* ---- the vocabulary ----------------------------------------------------------------------------------------------- */
+/* ---- the vocabulary -----------------------------------------------------------------------------------------------
+ */
 
 static int compare_text(const char *a, size_t a_length, const char *b, size_t b_length)
 {
@@ -287,7 +288,8 @@ int32_t tokenizer_eos(const struct tokenizer *tokenizer)
     return tokenizer->eos;
 }
 
-/* ---- encode ------------------------------------------------------------------------------------------------------- */
+/* ---- encode -------------------------------------------------------------------------------------------------------
+ */
 
 #define NONE SIZE_MAX
 
@@ -478,7 +480,8 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t
     return 0;
 }
 
-/* ---- decode ------------------------------------------------------------------------------------------------------- */
+/* ---- decode -------------------------------------------------------------------------------------------------------
+ */
 
 /* Appends a token's text, at most its length, with spaces as spaces. */
 static size_t put_text(char *out, const struct gguf_string *text)

@@ -11,10 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #if defined(_OPENMP)
-#include <omp.h>
+#  include <omp.h>
 #endif
 #if defined(__SSE__)
-#include <xmmintrin.h>
+#  include <xmmintrin.h>
 #endif
 
 enum { CHUNK = 32 };
@@ -152,8 +152,8 @@ START_TEST(a5_hits_and_misses_in_a_batch)
     for (size_t i = 0; i < 4; i++) {
         size_t n_cached = engine_open(&e, &toys[i], 0, tokens[i], lengths[i]);
         ck_assert_uint_eq(n_cached / CHUNK, i < 2 ? 2 : 0);
-        items[i] = (struct engine_item){.toy = &toys[i], .tokens = tokens[i] + n_cached,
-                                        .n_tokens = (uint32_t)(lengths[i] - n_cached)};
+        items[i] = (struct engine_item){
+            .toy = &toys[i], .tokens = tokens[i] + n_cached, .n_tokens = (uint32_t)(lengths[i] - n_cached)};
     }
     engine_step(&e, items, 4);
     for (int32_t i = 0; i < 5; i++)

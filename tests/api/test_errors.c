@@ -24,12 +24,12 @@ static int create(const struct cattn_config *config)
 /* ---- creating a cache ------------------------------------------------------------------------------- */
 
 #define EXPECT_CREATE(expected, ...)                                                                                   \
-    do {                                                                                                               \
-        struct cattn_config c = engine_config(CHUNK);                                                                  \
-        __VA_ARGS__;                                                                                                   \
-        int status_ = create(&c);                                                                                      \
-        CHECK(status_ == (expected), "%s: %s", #__VA_ARGS__, cattn_strerror(status_));                                 \
-    } while (0)
+  do {                                                                                                                 \
+    struct cattn_config c = engine_config(CHUNK);                                                                      \
+    __VA_ARGS__;                                                                                                       \
+    int status_ = create(&c);                                                                                          \
+    CHECK(status_ == (expected), "%s: %s", #__VA_ARGS__, cattn_strerror(status_));                                     \
+  } while (0)
 
 START_TEST(bad_config)
 {
@@ -413,14 +413,14 @@ START_TEST(step_states)
 END_TEST
 
 #define EXPECT_IO(expected, ...)                                                                                       \
-    do {                                                                                                               \
-        struct cattn_io x = io;                                                                                        \
-        struct cattn_variant variant = {.size = sizeof variant};                                                       \
-        (void)variant;                                                                                                 \
-        __VA_ARGS__;                                                                                                   \
-        int status_ = cattn_step_attend(f.e.step, layer, &x);                                                          \
-        CHECK(status_ == (expected), "%s: %s", #__VA_ARGS__, cattn_strerror(status_));                                 \
-    } while (0)
+  do {                                                                                                                 \
+    struct cattn_io x = io;                                                                                            \
+    struct cattn_variant variant = {.size = sizeof variant};                                                           \
+    (void)variant;                                                                                                     \
+    __VA_ARGS__;                                                                                                       \
+    int status_ = cattn_step_attend(f.e.step, layer, &x);                                                              \
+    CHECK(status_ == (expected), "%s: %s", #__VA_ARGS__, cattn_strerror(status_));                                     \
+  } while (0)
 
 START_TEST(bad_io)
 {

@@ -436,18 +436,13 @@ static void give_up(struct spans *s, enum giver giver)
     struct cattn_io io;
     engine_load(&s->e, 0, &io);
     switch (giver) {
-    case BY_WRITE:
-        ck_assert_int_eq(cattn_step_write(s->e.step, 0, &io), CATTN_OK);
-        return;
+    case BY_WRITE: ck_assert_int_eq(cattn_step_write(s->e.step, 0, &io), CATTN_OK); return;
     case BY_ATTEND:
         io.k = io.v = NULL;
         ck_assert_int_eq(cattn_step_attend(s->e.step, 0, &io), CATTN_OK);
         return;
-    case BY_END:
-        engine_end(&s->e);
-        break;
-    default:
-        engine_abort(&s->e);
+    case BY_END: engine_end(&s->e); break;
+    default: engine_abort(&s->e);
     }
     spans_begin(s);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)

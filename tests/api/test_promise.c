@@ -1,8 +1,8 @@
 /* The promise of exact kernels: the bits of a sequence's output do not depend on the batch it is in, on what it shares,
  * on what was cached, on how its prefill was split, or on the thread count.
  *
- * Built with EXPECT_DIFFERENCE against a library whose spans are not cut, the program passes only if it sees the promise
- * broken there: that is what says the tests below look hard enough. */
+ * Built with EXPECT_DIFFERENCE against a library whose spans are not cut, the program passes only if it sees the
+ * promise broken there: that is what says the tests below look hard enough. */
 #include "support/dtype.h"
 #include "support/engine.h"
 #include "support/suite.h"
@@ -80,8 +80,8 @@ static void step_together(struct engine *e, struct toy *toys, uint32_t batch, in
         size_t left = until > toys[i].length ? until - toys[i].length : 0;
         uint32_t n = left < piece ? (uint32_t)left : piece;
         if (n)
-            items[n_items++] = (struct engine_item){.toy = &toys[i], .tokens = texts[i] + toys[i].length, .n_tokens = n,
-                                                    .min_rows = i == 0 ? n : 0};
+            items[n_items++] = (struct engine_item){
+                .toy = &toys[i], .tokens = texts[i] + toys[i].length, .n_tokens = n, .min_rows = i == 0 ? n : 0};
     }
     engine_step(e, items, n_items);
 }
@@ -148,8 +148,11 @@ static void batches(const struct cattn_config *base)
     struct trace *reference = run_scene(&config, &(struct scene){.batch = 1, .piece = 1000, .threads = 1}, subject);
     ck_assert_uint_eq(trace_known(reference), LENGTH);
     for (size_t i = 0; i < 4 * 3 * 2 * 4 * 3; i++) {
-        struct scene s = {.batch = sizes[i % 4], .sharing = (enum sharing)(i / 4 % 3), .cached = i / 12 % 2,
-                          .piece = pieces[i / 24 % 4], .threads = (uint32_t)(i / 96 + 1)};
+        struct scene s = {.batch = sizes[i % 4],
+                          .sharing = (enum sharing)(i / 4 % 3),
+                          .cached = i / 12 % 2,
+                          .piece = pieces[i / 24 % 4],
+                          .threads = (uint32_t)(i / 96 + 1)};
         s.form = (enum engine_form)rng_below(&rng, FORM_THREADS);
         if (s.piece == 1 && s.batch > 2)
             continue;

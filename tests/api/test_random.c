@@ -264,8 +264,8 @@ static void fill_batch(struct world *w, struct batch *b)
         else
             generate(&a->toy, b->tokens[b->n], n = (uint32_t)rng_between(r, 1, 3));
         b->actors[b->n] = a;
-        b->items[b->n] = (struct engine_item){.toy = &a->toy, .tokens = b->tokens[b->n], .n_tokens = n,
-                                              .min_rows = min_rows[rng_below(r, 6)]};
+        b->items[b->n] = (struct engine_item){
+            .toy = &a->toy, .tokens = b->tokens[b->n], .n_tokens = n, .min_rows = min_rows[rng_below(r, 6)]};
         b->n++;
     }
 }
@@ -574,7 +574,8 @@ START_TEST(abort_then_evict)
     ck_assert_uint_eq(engine_stats(&e).evictable_slots, 2);
     /* Opened with nothing, so that the match is step_begin's. */
     engine_open(&e, &a, 0, NULL, 0);
-    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &a, .tokens = tokens, .n_tokens = LENGTH + 1}, 1), 0);
+    ck_assert_int_eq(engine_begin(&e, &(struct engine_item){.toy = &a, .tokens = tokens, .n_tokens = LENGTH + 1}, 1),
+                     0);
     ck_assert_uint_eq(e.n_rows, 1);
     ck_assert_uint_eq(engine_stats(&e).used_slots, 3);
     engine_abort(&e);

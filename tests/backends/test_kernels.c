@@ -47,10 +47,18 @@ static void describe(const struct kernel_case *c, const char *kernel, char *text
 static void run_case(const struct kernel_case *c, const char *kernel, struct trace **traces)
 {
     uint32_t longest = c->length + 40;
-    struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
-                                  .n_heads = c->heads, .n_kv_heads = c->kv_heads, .head_dim = c->head_dim,
-                                  .v_head_dim = c->v_head_dim, .chunk_tokens = c->chunk, .io_dtype = c->io_dtype,
-                                  .kv_dtype = c->kv_dtype, .n_threads = c->threads};
+    struct cattn_config config = {.size = sizeof config,
+                                  .backend = "cpu",
+                                  .kernel = kernel,
+                                  .n_layers = 1,
+                                  .n_heads = c->heads,
+                                  .n_kv_heads = c->kv_heads,
+                                  .head_dim = c->head_dim,
+                                  .v_head_dim = c->v_head_dim,
+                                  .chunk_tokens = c->chunk,
+                                  .io_dtype = c->io_dtype,
+                                  .kv_dtype = c->kv_dtype,
+                                  .n_threads = c->threads};
     config.max_tokens = (uint64_t)N_SEQUENCES * (longest + 2 * c->chunk);
     struct engine e;
     struct toy toys[N_SEQUENCES];
@@ -75,8 +83,8 @@ static void run_case(const struct kernel_case *c, const char *kernel, struct tra
             engine_open(&e, &toys[i], 0, NULL, 0);
         length = (uint32_t)toys[i].length + rows;
         toys[i].trace = traces[i] = trace_new(&e, length);
-        items[i] = (struct engine_item){.toy = &toys[i], .tokens = own + length - rows, .n_tokens = rows,
-                                        .min_rows = rows};
+        items[i] =
+            (struct engine_item){.toy = &toys[i], .tokens = own + length - rows, .n_tokens = rows, .min_rows = rows};
     }
     e.form = c->form;
     engine_step(&e, items, N_SEQUENCES);
@@ -111,10 +119,18 @@ static void compare_traces(const struct kernel_case *c, const struct trace *a, c
 
 static int is_supported(const struct kernel_case *c, const char *kernel)
 {
-    struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
-                                  .n_heads = c->heads, .n_kv_heads = c->kv_heads, .head_dim = c->head_dim,
-                                  .v_head_dim = c->v_head_dim, .chunk_tokens = c->chunk, .io_dtype = c->io_dtype,
-                                  .kv_dtype = c->kv_dtype, .max_tokens = 1};
+    struct cattn_config config = {.size = sizeof config,
+                                  .backend = "cpu",
+                                  .kernel = kernel,
+                                  .n_layers = 1,
+                                  .n_heads = c->heads,
+                                  .n_kv_heads = c->kv_heads,
+                                  .head_dim = c->head_dim,
+                                  .v_head_dim = c->v_head_dim,
+                                  .chunk_tokens = c->chunk,
+                                  .io_dtype = c->io_dtype,
+                                  .kv_dtype = c->kv_dtype,
+                                  .max_tokens = 1};
     cattn_cache *cache = NULL;
     int status = cattn_cache_create(&config, &cache);
     CHECK(status == CATTN_OK || (status == CATTN_ENOTSUP && strcmp(kernel, "generic")), "%s: %s", kernel,
@@ -189,7 +205,8 @@ START_TEST(sampled)
         const char *kernel = cattn_kernel_name(k);
         size_t n_run = 0;
         for (size_t i = 0; i < 2 * COUNT(head_dims) * 9; i++) {
-            struct kernel_case c = {.head_dim = head_dims[i / 9 % COUNT(head_dims)], .io_dtype = dtypes[i % 3],
+            struct kernel_case c = {.head_dim = head_dims[i / 9 % COUNT(head_dims)],
+                                    .io_dtype = dtypes[i % 3],
                                     .kv_dtype = dtypes[i / 3 % 3]};
             rng_init(&rng, i);
             do
@@ -210,9 +227,15 @@ START_TEST(each_value)
         for (size_t i = 0; i < COUNT(head_dims); i++) {
             rng_init(&rng, i);
             const uint32_t *ratio = ratios[i % COUNT(ratios)];
-            struct kernel_case c = {.head_dim = head_dims[i], .heads = ratio[0], .kv_heads = ratio[1],
-                                    .rows = row_counts[i % COUNT(row_counts)], .chunk = chunks[i % COUNT(chunks)],
-                                    .threads = 1, .guard = GUARD_END, .gain = 3, .salt = i};
+            struct kernel_case c = {.head_dim = head_dims[i],
+                                    .heads = ratio[0],
+                                    .kv_heads = ratio[1],
+                                    .rows = row_counts[i % COUNT(row_counts)],
+                                    .chunk = chunks[i % COUNT(chunks)],
+                                    .threads = 1,
+                                    .guard = GUARD_END,
+                                    .gain = 3,
+                                    .salt = i};
             c.length = c.chunk + c.rows + (uint32_t)i;
             c.shared = 1;
             ck_assert(check_case(&c, cattn_kernel_name(k)));
@@ -258,9 +281,17 @@ END_TEST
 /* One head of one value: the scores are the keys, times the one query. */
 static void check_scores(const char *kernel, const double *scores, size_t n, uint32_t kv_dtype, double error)
 {
-    struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
-                                  .n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .chunk_tokens = 32,
-                                  .kv_dtype = kv_dtype, .max_tokens = n + 32, .n_threads = 1};
+    struct cattn_config config = {.size = sizeof config,
+                                  .backend = "cpu",
+                                  .kernel = kernel,
+                                  .n_layers = 1,
+                                  .n_heads = 1,
+                                  .n_kv_heads = 1,
+                                  .head_dim = 1,
+                                  .chunk_tokens = 32,
+                                  .kv_dtype = kv_dtype,
+                                  .max_tokens = n + 32,
+                                  .n_threads = 1};
     struct cattn_variant variant = {.size = sizeof variant, .scale = 1};
     struct cattn_io io = {.size = sizeof io, .variant = &variant};
     cattn_cache *cache;
@@ -343,14 +374,22 @@ static int exact_f32(const char *kernel)
  * threads, most of which find nothing to do. */
 START_TEST(large_groups)
 {
-    static const uint32_t shapes[][3] = {{300, 1, 1}, {300, 1, 3}, {71, 1, 5}, {64, 4, 9}, {257, 1, 2}, {1, 1, 300},
-                                         {3, 1, 130}};
+    static const uint32_t shapes[][3] = {{300, 1, 1}, {300, 1, 3}, {71, 1, 5}, {64, 4, 9},
+                                         {257, 1, 2}, {1, 1, 300}, {3, 1, 130}};
     static const uint32_t threads[] = {1, 7, 16};
     for (unsigned k = 0; cattn_kernel_name(k); k++)
         for (size_t i = 0; i < COUNT(shapes); i++) {
-            struct kernel_case c = {.head_dim = 16, .heads = shapes[i][0], .kv_heads = shapes[i][1],
-                                    .rows = shapes[i][2], .chunk = 64, .length = 1024 + 100 + shapes[i][2],
-                                    .shared = 1024 / 64, .form = FORM_ATTEND, .guard = GUARD_END, .gain = 3, .salt = i};
+            struct kernel_case c = {.head_dim = 16,
+                                    .heads = shapes[i][0],
+                                    .kv_heads = shapes[i][1],
+                                    .rows = shapes[i][2],
+                                    .chunk = 64,
+                                    .length = 1024 + 100 + shapes[i][2],
+                                    .shared = 1024 / 64,
+                                    .form = FORM_ATTEND,
+                                    .guard = GUARD_END,
+                                    .gain = 3,
+                                    .salt = i};
             struct trace *one[N_SEQUENCES], *many[N_SEQUENCES];
             char text[400];
             for (size_t t = 0; t < COUNT(threads); t++) {

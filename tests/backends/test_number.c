@@ -66,9 +66,10 @@ END_TEST
 
 START_TEST(largest_and_smallest)
 {
-    static const float edges[] = {0.0f, 65504.0f, 65519.996f, 65520.0f, 65536.0f, 0x1.fep127f, 0x1.fefffep127f,
-                                  0x1.ffp127f, FLT_MAX, INFINITY, NAN, FLT_MIN, 0x1p-149f, 0x1p-24f, 0x1p-25f,
-                                  0x1.000002p-25f, 0x1.8p-25f, 0x1p-14f, 0x1.ffcp-15f, 0x1.ffep-15f};
+    static const float edges[] = {
+        0.0f,        65504.0f,        65519.996f, 65520.0f, 65536.0f,     0x1.fep127f, 0x1.fefffep127f,
+        0x1.ffp127f, FLT_MAX,         INFINITY,   NAN,      FLT_MIN,      0x1p-149f,   0x1p-24f,
+        0x1p-25f,    0x1.000002p-25f, 0x1.8p-25f, 0x1p-14f, 0x1.ffcp-15f, 0x1.ffep-15f};
     for (uint32_t dtype = CATTN_F16; dtype <= CATTN_BF16; dtype++)
         for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
             check_rounding(dtype, edges[i]);

@@ -32,9 +32,16 @@ static void bench_open(struct bench *b, uint32_t n_kv_heads, uint64_t salt)
 {
     memset(b, 0, sizeof *b);
     rng_init(&b->rng, salt);
-    b->shape = (struct cattn_shape){.n_layers = 1, .n_heads = n_kv_heads * GROUP, .n_kv_heads = n_kv_heads,
-                                    .head_dim = HEAD_DIM, .v_head_dim = V_DIM, .chunk_tokens = CHUNK,
-                                    .io_dtype = CATTN_F32, .kv_dtype = CATTN_F32, .n_slots = N_SLOTS, .n_threads = 1};
+    b->shape = (struct cattn_shape){.n_layers = 1,
+                                    .n_heads = n_kv_heads * GROUP,
+                                    .n_kv_heads = n_kv_heads,
+                                    .head_dim = HEAD_DIM,
+                                    .v_head_dim = V_DIM,
+                                    .chunk_tokens = CHUNK,
+                                    .io_dtype = CATTN_F32,
+                                    .kv_dtype = CATTN_F32,
+                                    .n_slots = N_SLOTS,
+                                    .n_threads = 1};
     ck_assert_int_eq(cattn_pool_open(&b->pool, &b->shape), CATTN_OK);
     ck_assert_int_eq(cattn_work_init(&b->work, N_SLOTS, CHUNK), CATTN_OK);
     const struct cattn_layout *l = &b->pool.layout;
@@ -43,7 +50,8 @@ static void bench_open(struct bench *b, uint32_t n_kv_heads, uint64_t salt)
             unsigned char *block = cattn_pool_blocks(&b->pool, 0, head) + slot * l->block_bytes;
             for (size_t t = 0; t < CHUNK; t++) {
                 for (size_t d = 0; d < HEAD_DIM; d++)
-                    dtype_store(CATTN_F32, block, cattn_k_index(l, t, d), (double)(rng_next(&b->rng) >> 40) * 0x1p-23 - 1);
+                    dtype_store(CATTN_F32, block, cattn_k_index(l, t, d),
+                                (double)(rng_next(&b->rng) >> 40) * 0x1p-23 - 1);
                 for (size_t d = 0; d < V_DIM; d++)
                     dtype_store(CATTN_F32, block + l->v_offset, cattn_v_index(l, t, d),
                                 (double)(rng_next(&b->rng) >> 40) * 0x1p-23 - 1);
@@ -99,7 +107,8 @@ static void build_work(struct bench *b, size_t n_items, uint32_t max_chunks)
 
 /* ---- one schedule ----------------------------------------------------------------------------------- */
 
-static void schedule_open(struct cattn_schedule *s, struct bench *b, const struct cattn_kernel *kernel, uint32_t threads)
+static void schedule_open(struct cattn_schedule *s, struct bench *b, const struct cattn_kernel *kernel,
+                          uint32_t threads)
 {
     struct cattn_shape shape = b->shape;
     shape.n_threads = threads;
@@ -108,8 +117,7 @@ static void schedule_open(struct cattn_schedule *s, struct bench *b, const struc
 
 static void schedule_plan(struct cattn_schedule *s, struct bench *b)
 {
-    struct cattn_work_bounds bounds = {.n_rows = b->work.n_rows, .n_items = b->work.n_items, .n_runs = b->work.n_runs,
-                                       .max_tokens = b->longest};
+    struct cattn_work_bounds bounds = {.n_rows = b->work.n_rows, .max_tokens = b->longest};
     ck_assert_int_eq(cattn_schedule_reserve(s, &bounds), CATTN_OK);
     cattn_schedule_plan(s, &b->work);
 }
@@ -141,9 +149,14 @@ static float *attend(struct cattn_schedule *s, struct bench *b, uint32_t nth)
 {
     size_t n = (size_t)b->work.n_rows * b->shape.n_heads;
     float *out = guard_alloc(output_floats(b) * sizeof *out, GUARD_NONE);
-    struct cattn_call call = {.scale = 0.4f, .q = b->q, .out = out, .lse = out + n * V_DIM,
-                              .q_row = (size_t)b->shape.n_heads * HEAD_DIM, .q_head = HEAD_DIM,
-                              .out_row = (size_t)b->shape.n_heads * V_DIM, .out_head = V_DIM};
+    struct cattn_call call = {.scale = 0.4f,
+                              .q = b->q,
+                              .out = out,
+                              .lse = out + n * V_DIM,
+                              .q_row = (size_t)b->shape.n_heads * HEAD_DIM,
+                              .q_head = HEAD_DIM,
+                              .out_row = (size_t)b->shape.n_heads * V_DIM,
+                              .out_head = V_DIM};
     uint32_t order[64];
     for (uint32_t i = 0; i < nth; i++)
         order[i] = i;

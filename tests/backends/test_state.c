@@ -1,6 +1,6 @@
 /* The algebra of states: the empty one is neutral, merging is a weighted sum, a NaN is not lost. */
-#include "state.h"
 #include "chunkattention.h"
+#include "state.h"
 #include "support/dtype.h"
 #include "support/random.h"
 #include "support/suite.h"

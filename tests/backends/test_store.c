@@ -12,8 +12,15 @@ static const uint32_t dims[] = {1, 2, 7, 15, 16, 17, 32, 33, 80, 128};
 
 static struct cattn_shape shape_of(uint32_t dtype, uint32_t dim, uint32_t v_dim, uint32_t chunk, uint32_t n_slots)
 {
-    return (struct cattn_shape){.n_layers = 2, .n_heads = 3, .n_kv_heads = 3, .head_dim = dim, .v_head_dim = v_dim,
-                                .chunk_tokens = chunk, .io_dtype = CATTN_F32, .kv_dtype = dtype, .n_slots = n_slots,
+    return (struct cattn_shape){.n_layers = 2,
+                                .n_heads = 3,
+                                .n_kv_heads = 3,
+                                .head_dim = dim,
+                                .v_head_dim = v_dim,
+                                .chunk_tokens = chunk,
+                                .io_dtype = CATTN_F32,
+                                .kv_dtype = dtype,
+                                .n_slots = n_slots,
                                 .n_threads = 1};
 }
 
@@ -112,7 +119,11 @@ static void write_all(struct fixture *f, struct cattn_work_write *writes, size_t
 {
     const struct cattn_shape *s = &f->shape;
     struct cattn_work work = {.chunk_tokens = s->chunk_tokens, .n_writes = n_writes, .writes = writes};
-    struct cattn_call call = {.layer = layer, .k = f->k, .v = f->v, .k_head = s->head_dim, .v_head = s->v_head_dim,
+    struct cattn_call call = {.layer = layer,
+                              .k = f->k,
+                              .v = f->v,
+                              .k_head = s->head_dim,
+                              .v_head = s->v_head_dim,
                               .k_row = (size_t)s->n_kv_heads * s->head_dim,
                               .v_row = (size_t)s->n_kv_heads * s->v_head_dim};
     for (uint32_t head = 0; head < s->n_kv_heads; head++)

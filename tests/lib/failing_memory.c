@@ -32,6 +32,6 @@ size_t failing_memory_count(void)
 #define realloc(p, n)                   (fails() ? NULL : (realloc)(p, n))
 #define posix_memalign(p, alignment, n) (fails() ? 1 : (posix_memalign)(p, alignment, n))
 #define mmap(p, n, protection, flags, file, offset)                                                                    \
-    (fails() ? MAP_FAILED : (mmap)(p, n, protection, flags, file, offset))
+  (fails() ? MAP_FAILED : (mmap)(p, n, protection, flags, file, offset))
 
 #include "../../lib/memory.c"

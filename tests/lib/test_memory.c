@@ -12,7 +12,7 @@ START_TEST(a_product_that_does_not_fit_is_refused)
     ck_assert_ptr_null(cattn_calloc(half, 2));
     ck_assert_ptr_null(cattn_realloc(NULL, half, 4));
     ck_assert_ptr_null(cattn_malloc_aligned(half, 2));
-    ck_assert_ptr_null(cattn_pool_alloc(half, 2));
+    ck_assert_ptr_null(cattn_pool_alloc(half, 2, true));
     ck_assert_ptr_null(cattn_grow(NULL, &capacity, half, 8));
     ck_assert_uint_eq(capacity, 0);
 }
@@ -63,7 +63,7 @@ END_TEST
 START_TEST(a_big_pool_is_zero_and_costs_nothing)
 {
     size_t gigabyte = (size_t)1 << 30;
-    unsigned char *pool = cattn_pool_alloc(64, gigabyte);
+    unsigned char *pool = cattn_pool_alloc(64, gigabyte, false);
     ck_assert_ptr_nonnull(pool);
     ck_assert_uint_eq((uintptr_t)pool % 4096, 0);
     for (size_t i = 0; i < 64; i += 21) {

@@ -107,7 +107,8 @@ START_TEST(lengths_advance_without_a_new_structure)
     build(paths, tree_of_four(paths), 1);
     uint64_t structure = work.structure, revision = work.revision, shared, before, unshared;
     cattn_work_count_tokens(&work, &before, &unshared);
-    cattn_work_advance(&work, (uint64_t[]){18, 11, 3, 23});
+    const struct cattn_work_path later[] = {{.position = 18}, {.position = 11}, {.position = 3}, {.position = 23}};
+    cattn_work_advance(&work, later);
     ck_assert_uint_eq(work.structure, structure);
     ck_assert_uint_ne(work.revision, revision);
     ck_assert_uint_eq(work.items[0].position, 18);

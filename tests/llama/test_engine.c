@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define N_REQUESTS 9
-#define N_OUTPUTS 12
+#define N_OUTPUTS  12
 
 static struct model model;
 static struct requests requests;
@@ -65,8 +65,7 @@ static void tear_down(void)
     model_release(&model);
 }
 
-static int try_run(const struct engine_options *options, bool exact, struct engine_report *report,
-                   struct fault *fault)
+static int try_run(const struct engine_options *options, bool exact, struct engine_report *report, struct fault *fault)
 {
     struct linear linear;
 
@@ -85,8 +84,13 @@ static void run(const struct engine_options *options, bool exact, struct engine_
 
 static void compare_bits(const char *kernel, uint32_t chunk_tokens, uint32_t kv_dtype)
 {
-    struct engine_options options = {.kernel = kernel, .chunk_tokens = chunk_tokens, .kv_dtype = kv_dtype,
-                                     .n_threads = 1, .max_batch = 1, .no_sharing = true, .stop = {-1, -1},
+    struct engine_options options = {.kernel = kernel,
+                                     .chunk_tokens = chunk_tokens,
+                                     .kv_dtype = kv_dtype,
+                                     .n_threads = 1,
+                                     .max_batch = 1,
+                                     .no_sharing = true,
+                                     .stop = {-1, -1},
                                      .observer = note_logits};
     static const size_t rows[] = {0, 1, 7, 31, 32, 33, 64, 65}, batches[] = {0, 1, 2, 8};
     uint64_t first[N_REQUESTS][N_OUTPUTS];
@@ -181,8 +185,7 @@ START_TEST(test_stops)
     const int32_t stop = requests.list[0].ids[requests.list[0].n_prompt + 3];
     int32_t *outputs = malloc(N_REQUESTS * N_OUTPUTS * sizeof *outputs);
     for (size_t i = 0; i < N_REQUESTS; i++)
-        memcpy(outputs + i * N_OUTPUTS, requests.list[i].ids + requests.list[i].n_prompt,
-               N_OUTPUTS * sizeof *outputs);
+        memcpy(outputs + i * N_OUTPUTS, requests.list[i].ids + requests.list[i].n_prompt, N_OUTPUTS * sizeof *outputs);
     options.stop[1] = stop;
     run(&options, true, &report);
     for (size_t i = 0; i < N_REQUESTS; i++) {

@@ -16,7 +16,11 @@
 /* A whole model; without its vocabulary it is small enough to try everything on every byte. */
 static unsigned char *tiny_file(int with_vocabulary, size_t *size)
 {
-    const struct tiny_shape tiny = {.dim = 4, .hidden = 3, .n_layers = 1, .n_heads = 2, .n_kv_heads = 1,
+    const struct tiny_shape tiny = {.dim = 4,
+                                    .hidden = 3,
+                                    .n_layers = 1,
+                                    .n_heads = 2,
+                                    .n_kv_heads = 1,
                                     .vocabulary = with_vocabulary ? 3 + 256 + TINY_WORDS : 5};
     struct gguf_builder b;
 

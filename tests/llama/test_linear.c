@@ -31,8 +31,8 @@ static void compare_with_double(const struct linear *linear, struct rng *rng, si
             sum += (double)x[i / n_out * n_in + j] * w[i % n_out * n_in + j];
             size += fabs((double)x[i / n_out * n_in + j] * w[i % n_out * n_in + j]);
         }
-        CHECK(fabs(y[i] - sum) <= 1e-6 * size + 1e-30, "%s: %zu rows, %zu in, %zu out: %g, not %g", linear->name,
-              rows, n_in, n_out, y[i], sum);
+        CHECK(fabs(y[i] - sum) <= 1e-6 * size + 1e-30, "%s: %zu rows, %zu in, %zu out: %g, not %g", linear->name, rows,
+              n_in, n_out, y[i], sum);
     }
     CHECK(isnan(y[rows * n_out]), "written past the end");
     free(x);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_TOKENS 75
+#define N_TOKENS   75
 #define VOCABULARY 19
 
 struct loaded {
@@ -39,14 +39,19 @@ static void unload(struct loaded *loaded)
 }
 
 /* All tokens in pieces of `piece`; every row's logits. */
-static void run_model(const struct model *model, const char *kernel, const int32_t *tokens, size_t piece,
-                      float *logits)
+static void run_model(const struct model *model, const char *kernel, const int32_t *tokens, size_t piece, float *logits)
 {
     const struct model_shape *s = &model->shape;
-    const struct cattn_config config = {
-        .size = sizeof config, .kernel = kernel, .n_layers = s->n_layers, .n_heads = s->n_heads,
-        .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .v_head_dim = s->v_head_dim, .chunk_tokens = 32,
-        .max_tokens = 256, .n_threads = 2};
+    const struct cattn_config config = {.size = sizeof config,
+                                        .kernel = kernel,
+                                        .n_layers = s->n_layers,
+                                        .n_heads = s->n_heads,
+                                        .n_kv_heads = s->n_kv_heads,
+                                        .head_dim = s->head_dim,
+                                        .v_head_dim = s->v_head_dim,
+                                        .chunk_tokens = 32,
+                                        .max_tokens = 256,
+                                        .n_threads = 2};
     struct linear linear;
     struct forward forward;
     struct fault fault = {""};
@@ -72,8 +77,9 @@ static void run_model(const struct model *model, const char *kernel, const int32
             positions[i] = done + i;
             wanted[i] = i;
         }
-        ck_assert_int_eq(forward_step(&forward, step, n, tokens + done, positions, n, wanted,
-                                      logits + done * s->vocabulary, &fault), 0);
+        ck_assert_int_eq(
+            forward_step(&forward, step, n, tokens + done, positions, n, wanted, logits + done * s->vocabulary, &fault),
+            0);
         ck_assert_int_eq(cattn_step_end(step), CATTN_OK);
     }
     cattn_step_destroy(step);
@@ -83,12 +89,12 @@ static void run_model(const struct model *model, const char *kernel, const int32
 
 static const struct tiny_shape shapes[] = {
     {12, 20, 2, 3, 1, VOCABULARY, 0, 0, 0, 0, 0, 0},
-    {96, 40, 2, 4, 4, VOCABULARY, 32, 0, 0, 0, 0, 0},    /* q is 128 wide, dim is 96 */
-    {24, 16, 1, 4, 2, VOCABULARY, 16, 8, 0, 0, 1, 0},    /* V smaller than K; tied */
-    {16, 16, 2, 2, 1, VOCABULARY, 6, 18, 4, 0, 0, 0},    /* V larger than K; a part of each head is turned */
-    {20, 24, 1, 3, 3, VOCABULARY, 10, 0, 0, 1, 0, 0},    /* F16; dim / heads is no whole number */
-    {32, 24, 2, 4, 2, VOCABULARY, 0, 0, 0, 30, 0, 1},    /* BF16; factors of the frequencies */
-    {8, 8, 3, 1, 1, VOCABULARY, 0, 0, 0, 0, 1, 0},       /* one head */
+    {96, 40, 2, 4, 4, VOCABULARY, 32, 0, 0, 0, 0, 0}, /* q is 128 wide, dim is 96 */
+    {24, 16, 1, 4, 2, VOCABULARY, 16, 8, 0, 0, 1, 0}, /* V smaller than K; tied */
+    {16, 16, 2, 2, 1, VOCABULARY, 6, 18, 4, 0, 0, 0}, /* V larger than K; a part of each head is turned */
+    {20, 24, 1, 3, 3, VOCABULARY, 10, 0, 0, 1, 0, 0}, /* F16; dim / heads is no whole number */
+    {32, 24, 2, 4, 2, VOCABULARY, 0, 0, 0, 30, 0, 1}, /* BF16; factors of the frequencies */
+    {8, 8, 3, 1, 1, VOCABULARY, 0, 0, 0, 0, 1, 0},    /* one head */
 };
 
 START_TEST(test_oracle)
@@ -185,7 +191,7 @@ END_TEST
 
 START_TEST(test_missing_or_wrong)
 {
-    static const char *const keys[] = {"llama.context_length",     "llama.embedding_length", "llama.block_count",
+    static const char *const keys[] = {"llama.context_length", "llama.embedding_length", "llama.block_count",
                                        "llama.feed_forward_length", "llama.attention.head_count"};
     static const uint32_t numbers[] = {0, 1u << 30, UINT32_MAX};
     const size_t n_keys = sizeof keys / sizeof keys[0];

@@ -13,8 +13,22 @@
 
 /* The words of tiny_vocabulary_build; scores in brackets, the others -1000. */
 enum {
-    BOS = 1, EOS = 2, BYTE = 3, SPACE = 259, A, B, C, AB /* -2 */, BC /* -1 */, ABC /* -3 */, SPACE_A /* -4 */, E_ACUTE,
-    CC /* -5 */, AA /* -6 */, OPEN_S /* "<s" */, S_CLOSE /* "s>" */
+    BOS = 1,
+    EOS = 2,
+    BYTE = 3,
+    SPACE = 259,
+    A,
+    B,
+    C,
+    AB /* -2 */,
+    BC /* -1 */,
+    ABC /* -3 */,
+    SPACE_A /* -4 */,
+    E_ACUTE,
+    CC /* -5 */,
+    AA /* -6 */,
+    OPEN_S /* "<s" */,
+    S_CLOSE /* "s>" */
 };
 
 static unsigned char *file;
@@ -56,10 +70,10 @@ static void gives(const char *text, size_t length, const int32_t *expected, size
 }
 
 #define GIVES(text, ...)                                                                                               \
-    do {                                                                                                               \
-        const int32_t expected_[] = {BOS, __VA_ARGS__};                                                                \
-        gives(text, sizeof text - 1, expected_, sizeof expected_ / sizeof expected_[0]);                               \
-    } while (0)
+  do {                                                                                                                 \
+    const int32_t expected_[] = {BOS, __VA_ARGS__};                                                                    \
+    gives(text, sizeof text - 1, expected_, sizeof expected_ / sizeof expected_[0]);                                   \
+  } while (0)
 
 START_TEST(test_encode)
 {
@@ -67,15 +81,15 @@ START_TEST(test_encode)
 
     gives("", 0, nothing, 1);
     GIVES("b", SPACE, B);
-    GIVES("a", SPACE_A);                       /* the leading space is a part of the text */
-    GIVES("abc", SPACE, ABC);                  /* "bc" first; then "abc" is better than " a" */
+    GIVES("a", SPACE_A);      /* the leading space is a part of the text */
+    GIVES("abc", SPACE, ABC); /* "bc" first; then "abc" is better than " a" */
 }
 END_TEST
 
 START_TEST(test_merges)
 {
     GIVES("cab", SPACE, C, AB);
-    GIVES("ccc", SPACE, CC, C);                /* equal scores: from the left */
+    GIVES("ccc", SPACE, CC, C); /* equal scores: from the left */
     GIVES("cccc", SPACE, CC, CC);
     GIVES("b aaaa", SPACE, B, SPACE_A, AA, A); /* the better score first, wherever it stands */
     GIVES("  ", SPACE, SPACE, SPACE);
@@ -153,8 +167,8 @@ static size_t merge_slowly(int32_t *ids, size_t n)
     static const struct {
         int32_t left, right, whole;
         int score;
-    } pairs[] = {{A, B, AB, -2}, {B, C, BC, -1}, {A, BC, ABC, -3}, {AB, C, ABC, -3}, {SPACE, A, SPACE_A, -4},
-                 {C, C, CC, -5}, {A, A, AA, -6}};
+    } pairs[] = {{A, B, AB, -2},          {B, C, BC, -1}, {A, BC, ABC, -3}, {AB, C, ABC, -3},
+                 {SPACE, A, SPACE_A, -4}, {C, C, CC, -5}, {A, A, AA, -6}};
 
     for (;;) {
         size_t at = n, pair = 0;

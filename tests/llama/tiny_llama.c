@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- weights ------------------------------------------------------------------------------------------------------ */
+/* ---- weights ------------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t hash(uint32_t x)
 {
@@ -37,7 +38,8 @@ static float *layer_weights(uint32_t layer, const char *name, size_t n, float mi
     return make_weights(full, n, middle);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------------------------- */
+/* ---- the file -----------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t head_dim(const struct tiny_shape *s)
 {
@@ -54,8 +56,7 @@ static uint32_t rotary_dims(const struct tiny_shape *s)
     return s->rotary_dims ? s->rotary_dims : head_dim(s);
 }
 
-static void put_tensor(struct gguf_builder *b, const char *name, uint32_t type, size_t n_in, size_t n_out,
-                       float middle)
+static void put_tensor(struct gguf_builder *b, const char *name, uint32_t type, size_t n_in, size_t n_out, float middle)
 {
     float *weights = make_weights(name, n_in * (n_out ? n_out : 1), middle);
 
@@ -117,8 +118,20 @@ void tiny_llama_build(struct gguf_builder *b, const struct tiny_shape *s)
 
 void tiny_vocabulary_build(struct gguf_builder *b)
 {
-    static const char *const words[TINY_WORDS] = {"\xe2\x96\x81", "a", "b",  "c",    "ab", "bc", "abc",
-                                                  ("\xe2\x96\x81" "a"), "\xc3\xa9", "cc", "aa", "<s", "s>"};
+    static const char *const words[TINY_WORDS] = {"\xe2\x96\x81",
+                                                  "a",
+                                                  "b",
+                                                  "c",
+                                                  "ab",
+                                                  "bc",
+                                                  "abc",
+                                                  ("\xe2\x96\x81"
+                                                   "a"),
+                                                  "\xc3\xa9",
+                                                  "cc",
+                                                  "aa",
+                                                  "<s",
+                                                  "s>"};
     static const float word_scores[TINY_WORDS] = {-1e3f, -1e3f, -1e3f, -1e3f, -2, -1, -3, -4, -1e3f, -5, -6, -7, -8};
     const char *texts[3 + 256 + TINY_WORDS] = {"<unk>", "<s>", "</s>"};
     float scores[3 + 256 + TINY_WORDS] = {0};
@@ -143,7 +156,8 @@ void tiny_vocabulary_build(struct gguf_builder *b)
     builder_u32(b, "tokenizer.ggml.eos_token_id", 2);
 }
 
-/* ---- the oracle --------------------------------------------------------------------------------------------------- */
+/* ---- the oracle ---------------------------------------------------------------------------------------------------
+ */
 
 static double *zeros(size_t n)
 {

@@ -7,7 +7,7 @@
 struct format {
     const char *name;
     size_t size;
-    int mantissa;  /* stored bits */
+    int mantissa; /* stored bits */
     int min_exponent;
     double max;
 };

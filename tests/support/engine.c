@@ -54,8 +54,14 @@ static double scale_of(const struct engine *e)
 
 struct cattn_config engine_config(uint64_t max_tokens)
 {
-    return (struct cattn_config){.size = sizeof(struct cattn_config), .n_layers = 1, .n_heads = 2, .n_kv_heads = 1,
-                                 .head_dim = 16, .chunk_tokens = 32, .max_tokens = max_tokens, .n_threads = 1};
+    return (struct cattn_config){.size = sizeof(struct cattn_config),
+                                 .n_layers = 1,
+                                 .n_heads = 2,
+                                 .n_kv_heads = 1,
+                                 .head_dim = 16,
+                                 .chunk_tokens = 32,
+                                 .max_tokens = max_tokens,
+                                 .n_threads = 1};
 }
 
 void engine_init(struct engine *e, const struct cattn_config *config, uint64_t salt)
@@ -217,8 +223,13 @@ int engine_begin(struct engine *e, const struct engine_item *items, size_t n_ite
     struct cattn_item *own = calloc(n_items + 1, sizeof *own);
     for (size_t i = 0; i < n_items; i++) {
         const struct engine_item *x = &items[i];
-        own[i] = (struct cattn_item){.seq = x->toy->seq, .tokens = x->tokens, .n_tokens = x->n_tokens,
-                                     .min_rows = x->min_rows, .first_row = 12345, .n_rows = 12345, .position = 12345};
+        own[i] = (struct cattn_item){.seq = x->toy->seq,
+                                     .tokens = x->tokens,
+                                     .n_tokens = x->n_tokens,
+                                     .min_rows = x->min_rows,
+                                     .first_row = 12345,
+                                     .n_rows = 12345,
+                                     .position = 12345};
     }
     uint64_t misses = engine_stats(e).misses;
     int status = cattn_step_begin(e->step, own, n_items);
@@ -288,8 +299,8 @@ void engine_load(struct engine *e, uint32_t layer, struct cattn_io *io)
     load(e, &e->v, TENSOR_V, layer);
     buffer_fit(e, &e->out, e->config.io_dtype, e->config.n_heads, v_dim(e), e->pad);
     buffer_fit(e, &e->lse, CATTN_F32, e->config.n_heads, 1, 0);
-    *io = (struct cattn_io){.size = sizeof *io, .q = e->q.data, .k = e->k.data, .v = e->v.data, .out = e->out.data,
-                            .lse = e->lse.data};
+    *io = (struct cattn_io){
+        .size = sizeof *io, .q = e->q.data, .k = e->k.data, .v = e->v.data, .out = e->out.data, .lse = e->lse.data};
     e->variant = (struct cattn_variant){.size = sizeof e->variant, .scale = e->scale};
     if (e->scale != 0)
         io->variant = &e->variant;
@@ -329,8 +340,8 @@ static void run_shares(struct engine *e, part_call *call, uint32_t layer, const 
         order[i] = i;
     rng_shuffle(&e->rng, order, e->nth);
     for (uint32_t i = 0; i < e->nth; i++) {
-        shares[i] = (struct share){.call = call, .step = e->step, .layer = layer, .ith = order[i], .nth = e->nth,
-                                   .io = io};
+        shares[i] =
+            (struct share){.call = call, .step = e->step, .layer = layer, .ith = order[i], .nth = e->nth, .io = io};
         if (threads)
             ck_assert_int_eq(pthread_create(&shares[i].thread, NULL, run_share, &shares[i]), 0);
         else
@@ -368,9 +379,7 @@ static void run_form(struct engine *e, uint32_t layer, const struct cattn_io *io
         ck_assert_int_eq(cattn_step_write(e->step, layer, io), CATTN_OK);
         ck_assert_int_eq(cattn_step_attend(e->step, layer, &stored), CATTN_OK);
         break;
-    case FORM_PARTS:
-        run_shares(e, cattn_step_attend_part, layer, io, 0);
-        break;
+    case FORM_PARTS: run_shares(e, cattn_step_attend_part, layer, io, 0); break;
     case FORM_WRITE_PARTS:
         run_shares(e, cattn_step_write_part, layer, io, 0);
         run_shares(e, cattn_step_attend_part, layer, &stored, 0);
@@ -383,18 +392,13 @@ static void run_form(struct engine *e, uint32_t layer, const struct cattn_io *io
         run_shares(e, cattn_step_write_part, layer, io, 0);
         ck_assert_int_eq(cattn_step_attend(e->step, layer, &stored), CATTN_OK);
         break;
-    case FORM_THREADS:
-        run_shares(e, cattn_step_attend_part, layer, io, 1);
-        break;
+    case FORM_THREADS: run_shares(e, cattn_step_attend_part, layer, io, 1); break;
     case FORM_WRITE_THREADS:
         run_shares(e, cattn_step_write_part, layer, io, 1);
         run_shares(e, cattn_step_attend_part, layer, &stored, 1);
         break;
-    case FORM_WRITE:
-        ck_assert_int_eq(cattn_step_write(e->step, layer, io), CATTN_OK);
-        break;
-    default:
-        ck_assert_int_eq(cattn_step_attend(e->step, layer, io), CATTN_OK);
+    case FORM_WRITE: ck_assert_int_eq(cattn_step_write(e->step, layer, io), CATTN_OK); break;
+    default: ck_assert_int_eq(cattn_step_attend(e->step, layer, io), CATTN_OK);
     }
 }
 

@@ -22,12 +22,12 @@ struct trace {
 /* A sequence, and what it should hold. */
 struct toy {
     cattn_seq seq;
-    uint64_t space;   /* its namespace */
+    uint64_t space; /* its namespace */
     int32_t *tokens;
     uint64_t *hashes; /* of the tokens up to and including this one */
     size_t capacity;
-    size_t length;    /* held */
-    size_t pending;   /* added by the open step */
+    size_t length;  /* held */
+    size_t pending; /* added by the open step */
     struct trace *trace;
 };
 
@@ -42,7 +42,7 @@ enum engine_form {
     FORM_THREADS,            /* shares of attend with K and V, each on a thread of its own */
     FORM_WRITE_THREADS,      /* shares of write on threads, then shares of attend on threads */
     N_FORMS,
-    FORM_WRITE               /* no attention at all */
+    FORM_WRITE /* no attention at all */
 };
 
 struct buffer {
@@ -58,19 +58,19 @@ struct engine {
     struct rng rng;
     /* May be changed between steps. */
     enum engine_form form;
-    uint32_t nth;            /* shares of the forms in parts */
-    enum guard_side guard;   /* of all buffers */
-    size_t pad;              /* elements of NaN between heads; twice as many between rows */
-    double gain;             /* of Q: how peaked the softmax is */
-    float scale;             /* 0: the default */
-    int unchecked;           /* 1: outputs are not compared with the oracle */
-    size_t check_rows;       /* rows of an item that are compared, picked at random; 0: all */
+    uint32_t nth;          /* shares of the forms in parts */
+    enum guard_side guard; /* of all buffers */
+    size_t pad;            /* elements of NaN between heads; twice as many between rows */
+    double gain;           /* of Q: how peaked the softmax is */
+    float scale;           /* 0: the default */
+    int unchecked;         /* 1: outputs are not compared with the oracle */
+    size_t check_rows;     /* rows of an item that are compared, picked at random; 0: all */
     /* The open step. */
     struct cattn_item *items;
     struct toy **toys;
     size_t n_items;
     uint32_t n_rows;
-    uint64_t n_computed;     /* tokens whose K and V it stores */
+    uint64_t n_computed; /* tokens whose K and V it stores */
     struct buffer q, k, v, out, lse;
     struct cattn_variant variant;
 };

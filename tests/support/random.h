@@ -31,12 +31,12 @@ unsigned long long test_seed(void);
 
 /* Like ck_assert_msg; the message ends with how to repeat the run. */
 #define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            char message_[512];                                                                                        \
-            snprintf(message_, sizeof message_, __VA_ARGS__);                                                          \
-            ck_abort_msg("%s: %s (CATTN_TEST_SEED=%llu)", #condition, message_, test_seed());                          \
-        }                                                                                                              \
-    } while (0)
+  do {                                                                                                                 \
+    if (!(condition)) {                                                                                                \
+      char message_[512];                                                                                              \
+      snprintf(message_, sizeof message_, __VA_ARGS__);                                                                \
+      ck_abort_msg("%s: %s (CATTN_TEST_SEED=%llu)", #condition, message_, test_seed());                                \
+    }                                                                                                                  \
+  } while (0)
 
 #endif

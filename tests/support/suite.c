@@ -26,9 +26,17 @@ int suite_run(TCase *tcase)
 
 static int is_exact(const char *kernel, unsigned io_dtype, unsigned kv_dtype)
 {
-    struct cattn_config config = {.size = sizeof config, .backend = "cpu", .kernel = kernel, .n_layers = 1,
-                                  .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .io_dtype = io_dtype,
-                                  .kv_dtype = kv_dtype, .max_tokens = 64, .n_threads = 1};
+    struct cattn_config config = {.size = sizeof config,
+                                  .backend = "cpu",
+                                  .kernel = kernel,
+                                  .n_layers = 1,
+                                  .n_heads = 1,
+                                  .n_kv_heads = 1,
+                                  .head_dim = 8,
+                                  .io_dtype = io_dtype,
+                                  .kv_dtype = kv_dtype,
+                                  .max_tokens = 64,
+                                  .n_threads = 1};
     struct cattn_info info = {.size = sizeof info};
     cattn_cache *cache;
     if (cattn_cache_create(&config, &cache) != CATTN_OK)

@@ -1,10 +1,12 @@
 /* Faults that other engines shipped, in small form, one test each. */
 #define _POSIX_C_SOURCE 200809L
 #include "cache.h"
+#include "support/dtype.h"
 #include "support/engine.h"
 #include "support/suite.h"
 
 #include <fenv.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -511,6 +513,116 @@ START_TEST(namespaces)
 }
 END_TEST
 
+/* ---- what is not a number ---------------------------------------------------------------------------- */
+
+enum spoilt { NOTHING, ONE_QUERY, FIRST_KEYS, KEYS_OF_A_SPAN, N_SPOILT };
+enum { SPAN = 1024, SPOILT_ROWS = SPAN + 70, SPOILT_HEAD = 1, N_RELATED = 3, N_ROWS = SPOILT_ROWS + 5 + 100 };
+
+/* Toy 0 is spoilt; toy 1 has its first span in common, toy 2 nothing. */
+static const uint32_t related_rows[N_RELATED] = {SPOILT_ROWS, 5, 100};
+
+static void spoil_heads(struct engine *e, struct buffer *b, uint32_t row, uint32_t first_head, uint32_t end)
+{
+    guard_lock(b->data, b->bytes, e->guard, 0);
+    for (uint32_t head = first_head; head < end; head++)
+        dtype_store(e->config.io_dtype, b->data, row * b->row + head * b->head, NAN);
+    guard_lock(b->data, b->bytes, e->guard, 1);
+}
+
+static void spoil(struct engine *e, enum spoilt what)
+{
+    uint32_t first = what == FIRST_KEYS ? 0 : SPAN;
+    if (what == ONE_QUERY)
+        spoil_heads(e, &e->q, SPOILT_ROWS - 3, SPOILT_HEAD, SPOILT_HEAD + 1);
+    if (what == FIRST_KEYS || what == KEYS_OF_A_SPAN)
+        for (uint32_t i = 0; i < 64; i++)
+            spoil_heads(e, &e->k, first + i, 0, e->config.n_kv_heads);
+}
+
+/* One step; bytes: the outputs of its rows. */
+static void spoilt_step(const struct cattn_config *config, enum spoilt what, unsigned char *bytes)
+{
+    struct engine e;
+    struct toy toys[N_RELATED];
+    struct engine_item items[N_RELATED];
+    struct cattn_io io;
+    int32_t tokens[N_RELATED][SPOILT_ROWS];
+    engine_init(&e, config, 35);
+    random_tokens(&e.rng, tokens[0], N_RELATED * SPOILT_ROWS, 1000);
+    memcpy(tokens[1], tokens[0], SPAN * sizeof **tokens);
+    for (size_t i = 0; i < N_RELATED; i++) {
+        uint32_t n_tokens = i == 1 ? SPAN + related_rows[i] : related_rows[i];
+        engine_open(&e, &toys[i], 0, NULL, 0);
+        items[i] = (struct engine_item){.toy = &toys[i], .tokens = tokens[i], .n_tokens = n_tokens};
+    }
+    ck_assert_int_eq(engine_begin(&e, items, N_RELATED), CATTN_OK);
+    ck_assert_uint_eq(e.n_rows, N_ROWS);
+    engine_load(&e, 0, &io);
+    spoil(&e, what);
+    ck_assert_int_eq(cattn_step_attend(e.step, 0, &io), CATTN_OK);
+    for (uint32_t row = 0; row < N_ROWS; row++)
+        engine_output(&e, row, bytes + row * engine_output_bytes(&e));
+    engine_end(&e);
+    for (size_t i = 0; i < N_RELATED; i++)
+        engine_close(&e, &toys[i]);
+    engine_free(&e);
+}
+
+static int is_spoilt(enum spoilt what, uint32_t row, uint32_t head)
+{
+    switch (what) {
+    case ONE_QUERY: return row == SPOILT_ROWS - 3 && head == SPOILT_HEAD;
+    case FIRST_KEYS: return row < SPOILT_ROWS + related_rows[1];
+    case KEYS_OF_A_SPAN: return row >= SPAN && row < SPOILT_ROWS;
+    default: return 0;
+    }
+}
+
+/* What is spoilt is NaN and nothing else, so that it is seen; all other rows have the bits of the clean run. */
+static void compare_spoilt(const struct cattn_config *config, enum spoilt what, const unsigned char *clean,
+                           const unsigned char *got)
+{
+    size_t dim = config->head_dim * sizeof(float), row_bytes = config->n_heads * (dim + sizeof(float));
+    for (uint32_t row = 0; row < N_ROWS; row++)
+        for (uint32_t head = 0; head < config->n_heads; head++) {
+            size_t out = row * row_bytes + head * dim;
+            size_t lse = row * row_bytes + config->n_heads * dim + head * sizeof(float);
+            if (!is_spoilt(what, row, head)) {
+                CHECK(!memcmp(got + out, clean + out, dim) && !memcmp(got + lse, clean + lse, sizeof(float)),
+                      "%s, spoilt %d, %u threads: row %u, head %u differs", config->kernel, what, config->n_threads,
+                      row, head);
+                continue;
+            }
+            for (uint32_t i = 0; i < config->head_dim; i++)
+                CHECK(isnan(dtype_load(CATTN_F32, got + out, i)), "%s, spoilt %d, %u threads: row %u, head %u: %g",
+                      config->kernel, what, config->n_threads, row, head, dtype_load(CATTN_F32, got + out, i));
+            CHECK(isnan(dtype_load(CATTN_F32, got + lse, 0)), "%s, spoilt %d, %u threads: lse of row %u, head %u: %g",
+                  config->kernel, what, config->n_threads, row, head, dtype_load(CATTN_F32, got + lse, 0));
+        }
+}
+
+START_TEST(nan_is_seen)
+{
+    static const uint32_t forms[][3] = {{CATTN_F32, 32, 1}, {CATTN_F16, 128, 4}, {CATTN_BF16, 64, 2}};
+    for (unsigned k = 0; cattn_kernel_name(k); k++)
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+            struct cattn_config config = engine_config(4 * SPAN);
+            config.kernel = cattn_kernel_name(k);
+            config.kv_dtype = forms[i][0];
+            config.chunk_tokens = forms[i][1];
+            config.n_threads = forms[i][2];
+            size_t n = N_ROWS * config.n_heads * (config.head_dim + 1) * sizeof(float);
+            unsigned char *clean = malloc(2 * n);
+            spoilt_step(&config, NOTHING, clean);
+            for (int what = NOTHING; what < N_SPOILT; what++) {
+                spoilt_step(&config, (enum spoilt)what, clean + n);
+                compare_spoilt(&config, (enum spoilt)what, clean, clean + n);
+            }
+            free(clean);
+        }
+}
+END_TEST
+
 /* ---- the host's settings ---------------------------------------------------------------------------- */
 
 START_TEST(host_settings_are_left_alone)
@@ -685,6 +797,7 @@ int main(void)
     tcase_add_test(tcase, a20_everything_collides);
     tcase_add_test(tcase, a25_batch_of_one_and_of_none);
     tcase_add_test(tcase, namespaces);
+    tcase_add_test(tcase, nan_is_seen);
     tcase_add_test(tcase, host_settings_are_left_alone);
     tcase_add_test(tcase, rounding_mode_of_the_caller);
     tcase_add_test(tcase, small_stack);

@@ -193,6 +193,7 @@ static void check_nan_of(float m)
 START_TEST(nan_propagates)
 {
     check_nan_of(2);
+    check_nan_of(-INFINITY); /* no score was a number */
 }
 END_TEST
 

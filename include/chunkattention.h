@@ -163,7 +163,8 @@ struct cattn_stats {
     uint64_t free_slots;
     uint64_t evictable_slots;     /* cached, without references */
     uint64_t peak_used_slots;
-    uint64_t cached_tokens;       /* distinct tokens whose K and V are stored: used and evictable */
+    uint64_t cached_tokens;       /* tokens whose K and V are stored, used and evictable: in whole chunks once, in
+                                     incomplete ones once for each copy */
     uint64_t sequence_tokens;     /* sum of the lengths of the open sequences: what is held without sharing */
     uint64_t used_bytes;          /* of K and V, whole slots */
     uint64_t hits, misses;        /* tokens of successful step_begins (and of the opens before them): found in

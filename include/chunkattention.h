@@ -273,8 +273,9 @@ CATTN_API CATTN_CHECK int cattn_step_attend(cattn_step *step, uint32_t layer, co
 /* The same two calls, cut into nth shares (1 .. 1024) for the caller's own threads: each share 0 <= ith < nth is
  * called once with equal arguments, from any thread, in any order, even one after another.  A share opens no
  * parallel region and waits for no other.  The layer counts as written when all nth shares have returned;
- * calls for the next layer, or the end of the step, come after that (the caller's barrier).  A share that is called
- * twice counts once; a pass that is not finished is given up by a whole-layer call and by the end of the step.
+ * calls for the next layer, or the end of the step, come after that (the caller's barrier).  A share that returned and
+ * is called again before the others have returned does nothing; after that it begins a new pass.  A pass that is not
+ * finished is given up by a whole-layer call and by the end of the step.
  * attend_part with k and v given: a share is whole KV heads, whose K and V it stores before it attends.  With k
  * and v NULL, after cattn_step_write or all shares of write_part and the caller's barrier, work is split freely.
  * CATTN_EINVAL also: ith or nth out of range, or nth or the kind of call differs among the shares of one pass. */

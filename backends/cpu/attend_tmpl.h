@@ -145,16 +145,18 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
     UNROLL (r, R)
         UNROLL (v, V)
             o[r][v] = vec_load(g->state[r] + CATTN_STATE_O + 16 * (column + v));
-    for (uint32_t token = 0; token < b->n_tokens; token += 2) {
-        const unsigned char *values = b->v + token / 32 * b->tile_row + column * tile + token % 32 / 2 * step;
-        UNROLL (v, V) {
-            const unsigned char *p = values + v * tile;
-            if (fetch)
-                fetch_pair(p + b->ahead, dtype);
-            UNROLL (half, 2) {
-                const vec value = load_half(p, dtype, half);
-                UNROLL (r, R)
-                    o[r][v] = vec_fma(vec_set(g->s[r][token + half]), value, o[r][v]);
+    for (uint32_t first = 0; first < b->n_tokens; first += CATTN_GRANULE) {
+        const unsigned char *values = b->v + first / CATTN_GRANULE * b->tile_row + column * tile;
+        for (uint32_t token = first; token < first + CATTN_GRANULE; token += 2, values += step) {
+            UNROLL (v, V) {
+                const unsigned char *p = values + v * tile;
+                if (fetch)
+                    fetch_pair(p + b->ahead, dtype);
+                UNROLL (half, 2) {
+                    const vec value = load_half(p, dtype, half);
+                    UNROLL (r, R)
+                        o[r][v] = vec_fma(vec_set(g->s[r][token + half]), value, o[r][v]);
+                }
             }
         }
     }

@@ -25,7 +25,8 @@ struct group {
  * to the next. */
 struct block {
     const unsigned char *k, *v;
-    ptrdiff_t ahead; /* from it to the block that is fetched meanwhile */
+    ptrdiff_t ahead;        /* from it to the block that is fetched meanwhile, ... */
+    uint32_t turn, n_turns; /* ... by so many groups in turn */
     size_t group, tile_row;
     uint32_t n_tokens;           /* whole granules */
     uint32_t k_pairs, v_columns; /* pairs of d, sixteens of d */
@@ -61,12 +62,21 @@ SIMD_INLINE vec load_half(const unsigned char *p, uint32_t dtype, const int half
     }
 }
 
-/* The lines of such a pair, some way on. */
+/* A group that is alone with a block fetches the lines that it reads, a block on. */
 SIMD_INLINE void fetch_pair(const unsigned char *p, uint32_t dtype)
 {
     __builtin_prefetch(p, 0, 2);
     if (dtype == CATTN_F32)
         __builtin_prefetch(p + 64, 0, 2);
+}
+
+/* Groups that share a block share the fetching: of the next K or V each takes a part, a few lines before each tile. All
+ * at once would fill the buffers of the first-level cache. */
+SIMD_INLINE void fetch_parts(const unsigned char *next, size_t bytes, uint32_t begin, uint32_t end, uint32_t n_parts)
+{
+    const uint32_t n_lines = (uint32_t)(bytes / 64), last = n_lines * end / n_parts;
+    for (uint32_t line = n_lines * begin / n_parts; line < last; line++)
+        __builtin_prefetch(next + line * 64, 0, 2);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------------- */
@@ -167,35 +177,45 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
 
 /* ---- blocks ---------------------------------------------------------------------------------------- */
 
-/* All of the group's n rows: one instance for each R. */
-SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, uint32_t dtype, const int fetch,
+/* All rows of the group, R: an instance for each number. */
+SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, uint32_t dtype, const int alone,
                            const int R)
 {
-    const int V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R);
+    const uint32_t V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R);
+    const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
+    const uint32_t k_part = b->turn * tokens, v_part = b->turn * columns;
+    const int fetch = alone && SIMD_FETCH_ALONE;
     uint32_t token = 0, column = 0;
-    for (; token + 16 * V <= b->n_tokens; token += 16 * V)
-        score_tile(g, b, token, dtype, fetch, R, V);
-    for (; V > 2 && token < b->n_tokens; token += 32)
-        score_tile(g, b, token, dtype, fetch, R, 2);
+    for (; token + V <= tokens; token += V) {
+        if (!alone)
+            fetch_parts(b->k + b->ahead, tokens * b->group, k_part + token, k_part + token + V, b->n_turns * tokens);
+        score_tile(g, b, 16 * token, dtype, fetch, R, V);
+    }
+    for (; V > 2 && token < tokens; token += 2)
+        score_tile(g, b, 16 * token, dtype, fetch, R, 2);
     for (int r = 0; r < R; r++)
         weigh_row(g->s[r], g->state[r], g->visible[r], b, scale);
-    for (; column + W <= b->v_columns; column += W)
+    for (; column + W <= columns; column += W) {
+        if (!alone)
+            fetch_parts(b->v + b->ahead, tokens / 2 * b->tile_row, v_part + column, v_part + column + W,
+                        b->n_turns * columns);
         value_tile(g, b, column, dtype, fetch, R, W);
-    for (; column < b->v_columns; column++)
+    }
+    for (; column < columns; column++)
         value_tile(g, b, column, dtype, fetch, R, 1);
 }
 
 /* clang-format off */
-/* One function for each number of rows, data type, and whether to fetch; not one big one, which takes a compiler a
- * minute. */
+/* One function for each number of rows, data type, and whether a group is alone; not one big one, which takes a
+ * compiler a minute. */
 #if SIMD_ROWS == 6
 #  define EACH_ROWS(F) F(1) F(2) F(3) F(4) F(5) F(6)
 #else
 #  define EACH_ROWS(F) F(1) F(2) F(3)
 #endif
-#define FOLD(R, dtype, fetch)                                                                       \
-    static void fold_##R##_##dtype##_##fetch(struct group *g, const struct block *b, float scale) { \
-        fold_rows(g, b, scale, dtype, fetch, R);                                                    \
+#define FOLD(R, dtype, alone)                                                                       \
+    static void fold_##R##_##dtype##_##alone(struct group *g, const struct block *b, float scale) { \
+        fold_rows(g, b, scale, dtype, alone, R);                                                    \
     }
 #define FOLDS(R)                                \
     FOLD(R, CATTN_F32, 0) FOLD(R, CATTN_F32, 1) \
@@ -211,12 +231,13 @@ EACH_ROWS(FOLDS)
 
 static void (*const folds[SIMD_ROWS][3][2])(struct group *, const struct block *, float) = {EACH_ROWS(FOLDS_IN_TABLE)};
 
-/* The block for all rows that see some of it; the first of them fetch what is read next. */
+/* The block for all rows that see some of it. */
 static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
                        const uint32_t *rows, uint32_t n_rows)
 {
     struct group g;
-    int fetch = 1;
+    b->turn = 0;
+    b->n_turns = (n_rows + SIMD_ROWS - 1) / SIMD_ROWS;
     for (uint32_t i = 0; i < n_rows;) {
         uint32_t n = 0, most = 0;
         for (; i < n_rows && n < SIMD_ROWS; i++) {
@@ -231,8 +252,8 @@ static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t m
         if (!n)
             return;
         b->n_tokens = cattn_round_up(most, CATTN_GRANULE);
-        folds[n - 1][all->layout->dtype][fetch](&g, b, all->scale_log2);
-        fetch = 0;
+        folds[n - 1][all->layout->dtype][b->n_turns == 1](&g, b, all->scale_log2);
+        b->turn++;
     }
 }
 

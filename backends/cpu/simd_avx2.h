@@ -14,6 +14,10 @@
 #define SIMD_SCORE_VECTORS(R) ((R) < 2 ? 2 : 1)
 #define SIMD_VALUE_VECTORS(R) ((R) < 2 ? 4 : 2)
 
+/* Whether a group that is alone with a block asks for what comes next.  On Zen 3 the processor does as well by itself
+ * from memory, and better from the last-level cache. */
+enum { SIMD_FETCH_ALONE = 0 };
+
 /* A table of operations, a line each. */
 /* clang-format off */
 

@@ -204,6 +204,30 @@ START_TEST(unusable_kernel)
 }
 END_TEST
 
+/* A feature that is masked is as good as missing; a mask that names an unknown one leaves nothing to run. */
+START_TEST(masked_features)
+{
+    struct cattn_config config = engine_config(CHUNK), named = config;
+    unsetenv("CATTN_KERNEL");
+    named.kernel = cattn_kernel_name(0);
+    setenv("CATTN_CPU_MASK", "avx2", 1);
+    ck_assert_str_eq(cattn_kernel_name(0), "generic");
+    ck_assert_ptr_null(cattn_kernel_name(1));
+    ck_assert_str_eq(kernel_of(&config), "generic");
+    ck_assert_int_eq(create(&named), strcmp(named.kernel, "generic") ? CATTN_ENOTSUP : CATTN_OK);
+    setenv("CATTN_CPU_MASK", "avx2,abacus", 1);
+    ck_assert_ptr_null(cattn_kernel_name(0));
+    ck_assert_int_eq(cattn_backend_usable("cpu"), 0);
+    ck_assert_int_eq(create(&config), CATTN_ENOTSUP);
+    named.kernel = "generic";
+    ck_assert_int_eq(create(&named), CATTN_ENOTSUP);
+    named.backend = "cpu";
+    ck_assert_int_eq(create(&named), CATTN_ENOTSUP);
+    setenv("CATTN_CPU_MASK", "none", 1);
+    ck_assert_int_eq(create(&config), CATTN_OK);
+}
+END_TEST
+
 /* ---- handles and arguments of sequences ------------------------------------------------------------- */
 
 /* A cache with two open sequences of which the second shares the first's prefix, and what it looked like. */
@@ -569,6 +593,7 @@ int main(void)
     tcase_add_test(tcase, names);
     tcase_add_test(tcase, forced_kernel);
     tcase_add_test(tcase, unusable_kernel);
+    tcase_add_test(tcase, masked_features);
     tcase_add_test(tcase, bad_handles);
     tcase_add_test(tcase, bad_arguments_of_sequences);
     tcase_add_test(tcase, bad_arguments_of_caches);

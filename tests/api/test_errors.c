@@ -199,7 +199,7 @@ START_TEST(unusable_kernel)
         int usable = 0;
         for (unsigned k = 0; cattn_kernel_name(k); k++)
             usable |= !strcmp(cattn_kernel_name(k), known[i]);
-        EXPECT_CREATE(usable ? CATTN_OK : CATTN_ENOTSUP, c.kernel = known[i]);
+        EXPECT_CREATE(usable ? CATTN_OK : CATTN_ENOTSUP, c.kernel = known[i]; c.kv_dtype = CATTN_BF16);
     }
 }
 END_TEST

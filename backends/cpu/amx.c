@@ -98,15 +98,29 @@ static size_t query_bytes(const struct cattn_layout *layout)
     return layout->k_pad * sizeof(uint16_t);
 }
 
+/* Up to sixteen elements from the first on, zeros behind them; nothing past n is read. */
+SIMD_INLINE vec load_some(const void *q, uint32_t dtype, size_t first, uint32_t n)
+{
+    const __mmask16 some = (__mmask16)cattn_first_bits(n < 16 ? n : 16);
+    if (dtype == CATTN_F32)
+        return _mm512_maskz_loadu_ps(some, (const float *)q + first);
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, (const uint16_t *)q + first));
+}
+
 static void load_query(const struct cattn_layout *layout, const void *q, uint32_t dtype, size_t first, void *query)
 {
     uint16_t *to = query;
-    if (dtype == CATTN_BF16)
-        memcpy(to, (const uint16_t *)q + first, layout->k_dim * sizeof *to);
-    else
-        for (uint32_t d = 0; d < layout->k_dim; d++)
-            to[d] = cattn_to_bf16(cattn_load(q, dtype, first + d));
-    memset(to + layout->k_dim, 0, (layout->k_pad - layout->k_dim) * sizeof *to);
+    const uint32_t n = layout->k_dim;
+    if (dtype == CATTN_BF16) {
+        memcpy(to, (const uint16_t *)q + first, n * sizeof *to);
+        memset(to + n, 0, (layout->k_pad - n) * sizeof *to);
+        return;
+    }
+    for (uint32_t d = 0; d < layout->k_pad; d += 32) {
+        const vec low = load_some(q, dtype, first + d, d < n ? n - d : 0);
+        const vec high = load_some(q, dtype, first + d + 16, d + 16 < n ? n - d - 16 : 0);
+        _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
 }
 
 /* ---- fetching ---------------------------------------------------------------------------------------- */

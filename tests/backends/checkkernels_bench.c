@@ -22,6 +22,7 @@ struct unit {
     struct cattn_rows rows;
     uint64_t position[MOST_ROWS];
     uint32_t slots[N_CHUNKS], listed[MOST_ROWS];
+    const unsigned char *next[CATTN_AHEAD]; /* the first ones again */
 };
 
 /* The largest number of the type that has lost its leading bit, or 1: what inputs are multiplied by. */
@@ -72,6 +73,8 @@ static void unit_open(struct unit *u, const struct cattn_kernel *kernel, const s
     free(queries);
     for (uint32_t i = 0; i < N_CHUNKS; i++)
         u->slots[i] = i;
+    for (uint32_t i = 0; i < CATTN_AHEAD; i++)
+        u->next[i] = u->pool.bytes + i * layout->block_bytes;
     u->rows = (struct cattn_rows){.layout = layout,
                                   .blocks = u->pool.bytes,
                                   .scoring = {.scale = 0.1275f, .window = UINT64_MAX},
@@ -96,7 +99,7 @@ static void fold_once(const struct unit *u, uint32_t n_rows)
 {
     for (uint32_t r = 0; r < n_rows; r++)
         cattn_state_clear(u->rows.states + r * u->rows.state_stride, u->pool.layout.v_pad);
-    u->kernel->fold(&u->rows, u->slots, N_CHUNKS, 0, u->listed, n_rows, u->pool.bytes);
+    u->kernel->fold(&u->rows, u->slots, N_CHUNKS, 0, u->listed, n_rows, u->next);
 }
 
 /* Seconds of one fold, over a while. */

@@ -405,9 +405,10 @@ static void fold_group(const struct fold_data *f, const struct cattn_kernel *ker
         if (t->row[i] != NO_ROW && group_of[i] == group)
             rows[j++] = i;
     memcpy(slots, f->slots + chunk, n * sizeof *slots);
-    const uint32_t next = f->slots[chunk + n]; /* at the end a spare one, full of NaN */
-    kernel->fold(&t->rows, slots, n, first_token(c) + (uint64_t)chunk * c->chunk_tokens, rows, n_rows,
-                 f->pool.bytes + next * f->pool.layout.block_bytes);
+    const unsigned char *next[CATTN_AHEAD] = {NULL}; /* some, the last ones spare and full of NaN */
+    for (uint32_t i = 0; i < CATTN_AHEAD && i < c->number % 6 && chunk + n + i < f->shape.n_slots; i++)
+        next[i] = f->pool.bytes + f->slots[chunk + n + i] * f->pool.layout.block_bytes;
+    kernel->fold(&t->rows, slots, n, first_token(c) + (uint64_t)chunk * c->chunk_tokens, rows, n_rows, next);
     guard_free(rows, n_rows * sizeof *rows, c->guard);
     guard_free(slots, n * sizeof *slots, c->guard);
 }

@@ -12,202 +12,45 @@
 
 #include "attend.h"
 #include "attend_blas.h"
+#include "attend_lane.h"
 #include "attend_options.h"
 #include "attend_report.h"
-#include "cpu.h"
 #include "harness.h"
-#include "simd.h"
-
-/* A variant on its way through the passes of one shape. */
-struct lane {
-    const struct bench_variant *variant;
-    struct bench_instance instance;
-    int wanted, is_open;
-    uint32_t n_layers, next_layer;
-    uint32_t runs; /* of a turn */
-    struct bench_samples all;
-    double us[BENCH_MAX_PASSES], us_min[BENCH_MAX_PASSES]; /* of each pass */
-    double relative_error;
-};
 
 struct bench {
     struct bench_options options;
     FILE *text, *csv;
     FILE *passes[BENCH_MAX_PASSES]; /* the CSV of each; NULL: none */
     struct bench_setup setup;
-    struct lane lanes[BENCH_N_VARIANTS];
-    double compute;                                   /* operations a second, the most that was seen */
+    struct bench_lane lanes[BENCH_N_VARIANTS];
     double quick[BENCH_MAX_SHAPES][BENCH_N_VARIANTS]; /* us; 0: not measured */
     int failed;
 };
 
-enum { READ_LANE = BENCH_N_VARIANTS - 1 };
-
-static void fail(struct bench *bench, const struct lane *lane, const char *what)
-{
-    bench_progress_end();
-    fprintf(stderr, "attend: %s: %s\n", lane->variant->name, what);
-    bench->failed = 1;
-}
-
 /* ---- one shape -------------------------------------------------------------------------------------------------- */
 
-static uint32_t choose_layers(const struct bench *bench, const struct lane *lane)
+/* The slice of arithmetic in the units that a kernel multiplies in. */
+static struct bench_lane *slice_of(struct bench *bench, const struct bench_instance *instance)
 {
-    uint64_t one = lane->variant->bytes(&bench->setup.shape), n = (bench->options.memory + one - 1) / one;
-    uint64_t most = bench_memory_available() / 10 * 8 / one;
-
-    if (bench->options.warm)
-        n = 1;
-    n = n < most ? n : most;
-    return n < 65535 ? (uint32_t)n : 65535;
+    struct bench_lane *amx = &bench->lanes[BENCH_AMX];
+    return amx->is_open && strstr(instance->kernel, "amx") != NULL ? amx : &bench->lanes[BENCH_FMA];
 }
 
-static void open_lane(struct bench *bench, struct lane *lane)
+static struct bench_row make_row(struct bench *bench, struct bench_lane *lane, int pass)
 {
-    const char *reason = "too little memory for one layer";
-
-    bench_progress("shared %u: filling %s", bench->setup.shape.shared, lane->variant->name);
-    lane->n_layers = choose_layers(bench, lane);
-    if (lane->n_layers > 0)
-        reason = lane->variant->open(&bench->setup, lane->n_layers, &lane->instance);
-    lane->is_open = reason == NULL;
-    bench_progress_end();
-    if (!lane->is_open)
-        fprintf(bench->text, "%s: SKIP: %s\n", lane->variant->name, reason);
-}
-
-static void close_lane(struct bench *bench, struct lane *lane)
-{
-    if (lane->is_open)
-        lane->variant->close(&bench->setup, &lane->instance);
-    bench_samples_release(&lane->all);
-    memset(lane, 0, sizeof *lane);
-}
-
-static void start_turn(struct bench *bench, struct lane *lane)
-{
-    if (lane->variant->turn != NULL)
-        lane->variant->turn(&bench->setup, &lane->instance);
-}
-
-/* Microseconds of a step over the next layer; negative: it failed. */
-static double run_once(struct bench *bench, struct lane *lane)
-{
-    double seconds = lane->variant->run(&bench->setup, &lane->instance, lane->next_layer);
-
-    lane->next_layer = (lane->next_layer + 1) % lane->n_layers;
-    if (seconds < 0.0) {
-        fail(bench, lane, "failed");
-        lane->variant->close(&bench->setup, &lane->instance);
-        lane->is_open = 0;
-    }
-    return seconds * 1e6;
-}
-
-static void spoil_output(struct bench *bench)
-{
-    const struct bench_shape *s = &bench->setup.shape;
-    for (size_t i = 0; i < (size_t)s->batch * s->heads * s->head_dim; i++)
-        bench->setup.out[i] = NAN;
-}
-
-/* Runs a layer and looks at what came out. */
-static double run_and_check(struct bench *bench, struct lane *lane)
-{
-    uint32_t layer = lane->next_layer;
-    char what[96];
-    double us, error;
-
-    spoil_output(bench);
-    us = run_once(bench, lane);
-    if (us < 0.0 || !lane->variant->computes)
-        return us;
-    error = bench_relative_error(&bench->setup, layer);
-    lane->relative_error = error > lane->relative_error || isnan(error) ? error : lane->relative_error;
-    if (!(error <= lane->instance.tolerance)) {
-        snprintf(what, sizeof what, "wrong: relative error %.2e, at most %.0e is right", error,
-                 lane->instance.tolerance);
-        fail(bench, lane, what);
-    }
-    return us;
-}
-
-static void warm_up(struct bench *bench, struct lane *lane)
-{
-    double us, runs;
-
-    start_turn(bench, lane);
-    (void)run_and_check(bench, lane);
-    us = lane->is_open ? run_once(bench, lane) : -1.0;
-    runs = us > 0.0 ? bench->options.turn_seconds * 1e6 / us : 0.0;
-    lane->runs = runs < 3.0 ? 3 : runs > 200.0 ? 200 : (uint32_t)runs;
-}
-
-static void take_turn(struct bench *bench, struct lane *lane, uint32_t pass)
-{
-    struct bench_samples samples = {0};
-
-    bench_progress("shared %u: pass %u of %u, %s", bench->setup.shape.shared, pass + 1, bench->options.passes,
-                   lane->variant->name);
-    start_turn(bench, lane);
-    (void)run_once(bench, lane); /* what the others left in the caches goes */
-    for (uint32_t i = 0; i < lane->runs && lane->is_open; i++) {
-        double us = run_once(bench, lane);
-        if (us >= 0.0 && (bench_samples_add(&samples, us) != 0 || bench_samples_add(&lane->all, us) != 0)) {
-            fail(bench, lane, "no memory");
-            break;
-        }
-    }
-    lane->us[pass] = bench_samples_median(&samples);
-    lane->us_min[pass] = bench_samples_minimum(&samples);
-    bench_samples_release(&samples);
-}
-
-struct rates {
-    double of_thread[1024]; /* operations a second */
-};
-
-/* The best of a few slices, so that a neighbour's turn on the CPU does not count. */
-static void multiply_add(void *context, uint32_t ith, uint32_t nth)
-{
-    struct rates *rates = context;
-    (void)nth;
-    for (int slice = 0; slice < 8; slice++) {
-        double start = bench_now(), operations = bench_simd()->multiply_add(50000);
-        rates->of_thread[ith] = fmax(rates->of_thread[ith], operations / (bench_now() - start));
-    }
-}
-
-static void measure_compute(struct bench *bench)
-{
-    uint32_t threads = bench->setup.shape.threads, cpus = cattn_cpu_count();
-    struct rates rates = {{0}};
-    double all = 0.0;
-
-    bench_parallel(threads, multiply_add, &rates);
-    for (uint32_t i = 0; i < threads; i++)
-        all += rates.of_thread[i];
-    if (threads > cpus) /* they took turns */
-        all *= (double)cpus / threads;
-    bench->compute = fmax(bench->compute, all);
-}
-
-static struct bench_row make_row(const struct bench *bench, struct lane *lane, int pass)
-{
-    const struct lane *read = &bench->lanes[READ_LANE];
-    double us_read = pass < 0 ? bench_samples_median(&read->all) : read->us[pass];
+    struct bench_lane *read = &bench->lanes[BENCH_READ], *slice = slice_of(bench, &lane->instance);
+    const double bytes = (double)read->variant->bytes(&bench->setup.shape) * 1e6;
+    const double operations = slice->instance.operations * 1e6;
     struct bench_row row = {
         .variant = lane->variant,
         .shape = &bench->setup.shape,
         .instance = &lane->instance,
-        .us = pass < 0 ? bench_samples_median(&lane->all) : lane->us[pass],
-        .us_min = pass < 0 ? bench_samples_minimum(&lane->all) : lane->us_min[pass],
+        .us = bench_lane_us(lane, pass),
+        .us_min = bench_lane_us_min(lane, pass),
         .relative_error = lane->relative_error,
+        .usual = {bytes / bench_lane_us(read, pass), operations / bench_lane_us(slice, pass)},
+        .best = {bytes / bench_lane_us_min(read, -1), operations / bench_lane_us_min(slice, -1)},
     };
-    row.read_seconds = us_read * 1e-6;
-    row.ceilings.read = (double)bench_read.bytes(&bench->setup.shape) / (bench_samples_minimum(&read->all) * 1e-6);
-    row.ceilings.compute = bench->compute;
     return row;
 }
 
@@ -216,15 +59,15 @@ static void report(struct bench *bench, uint32_t shape)
     int heading = 1;
 
     for (int i = 0; i < BENCH_N_VARIANTS; i++) {
-        struct lane *lane = &bench->lanes[i];
+        struct bench_lane *lane = &bench->lanes[i];
         struct bench_row row;
-        if (!lane->is_open || !lane->wanted)
+        if (!lane->is_open || !lane->is_wanted)
             continue;
         row = make_row(bench, lane, -1);
         bench->quick[shape][i] = row.us;
         if (!bench->options.quick) {
             if (heading)
-                bench_table_header(bench->text, row.shape, &row.ceilings);
+                bench_table_header(bench->text, &row);
             bench_table_row(bench->text, &row);
             heading = 0;
         }
@@ -241,35 +84,40 @@ static void report(struct bench *bench, uint32_t shape)
 
 static void measure(struct bench *bench)
 {
-    for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        if (bench->lanes[i].is_open) {
-            bench_progress("shared %u: checking %s", bench->setup.shape.shared, bench->lanes[i].variant->name);
-            warm_up(bench, &bench->lanes[i]);
-        }
-    for (uint32_t pass = 0; pass < bench->options.passes; pass++) {
-        for (int i = 0; i < BENCH_N_VARIANTS; i++)
-            if (bench->lanes[i].is_open)
-                take_turn(bench, &bench->lanes[i], pass);
-        measure_compute(bench);
-    }
-    for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        if (bench->lanes[i].is_open) {
-            bench->lanes[i].next_layer = bench->lanes[i].n_layers - 1;
-            start_turn(bench, &bench->lanes[i]);
-            (void)run_and_check(bench, &bench->lanes[i]);
-        }
+    struct bench_lane *lanes = bench->lanes, *end = lanes + BENCH_N_VARIANTS;
+
+    for (struct bench_lane *lane = lanes; lane < end; lane++)
+        if (lane->is_open)
+            bench_lane_warm_up(lane);
+    for (uint32_t pass = 0; pass < bench->options.passes; pass++)
+        for (struct bench_lane *lane = lanes; lane < end; lane++)
+            if (lane->is_open)
+                bench_lane_take_turn(lane, pass);
+    for (struct bench_lane *lane = lanes; lane < end; lane++)
+        if (lane->is_open)
+            bench_lane_check(lane);
     bench_progress_end();
 }
 
-/* Reading is always measured: it is what the rest is compared with. */
+/* Reading and arithmetic alone are always measured: they are what the rest is compared with. */
 static void open_lanes(struct bench *bench)
 {
     for (int i = 0; i < BENCH_N_VARIANTS; i++) {
-        struct lane *lane = &bench->lanes[i];
-        lane->variant = bench_variants[i];
-        lane->wanted = bench->options.wanted[i];
-        if (lane->wanted || i == READ_LANE)
-            open_lane(bench, lane);
+        struct bench_lane *lane = &bench->lanes[i];
+        *lane = (struct bench_lane){.variant = bench_variants[i],
+                                    .options = &bench->options,
+                                    .setup = &bench->setup,
+                                    .is_wanted = bench->options.wanted[i]};
+        if (lane->is_wanted || i >= BENCH_READ)
+            bench_lane_open(lane, bench->text);
+    }
+}
+
+static void close_lanes(struct bench *bench)
+{
+    for (int i = 0; i < BENCH_N_VARIANTS; i++) {
+        bench->failed |= bench->lanes[i].failed;
+        bench_lane_close(&bench->lanes[i]);
     }
 }
 
@@ -289,12 +137,11 @@ static int run_shape(struct bench *bench, uint32_t shape)
     }
     bench_data_q(s, setup->q);
     open_lanes(bench);
-    if (bench->lanes[READ_LANE].is_open) {
+    if (bench->lanes[BENCH_READ].is_open && bench->lanes[BENCH_FMA].is_open) {
         measure(bench);
         report(bench, shape);
     }
-    for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        close_lane(bench, &bench->lanes[i]);
+    close_lanes(bench);
     free(setup->q);
     free(setup->out);
     return 0;
@@ -370,42 +217,35 @@ static int close_outputs(struct bench *bench)
     return status;
 }
 
-static int lane_number(const struct bench_variant *variant)
+static void print_times(const struct bench *bench, const double *us)
 {
-    int i = 0;
-    while (bench_variants[i] != variant)
-        i++;
-    return i;
+    for (int i = 0; i < BENCH_N_VARIANTS; i++)
+        if (bench->options.wanted[i] && us[i] > 0.0)
+            fprintf(bench->text, " %9.2f ms", us[i] * 1e-3);
+        else if (bench->options.wanted[i])
+            fprintf(bench->text, " %12s", "-");
+    if (us[BENCH_CHUNK] > 0.0 && us[BENCH_PAGED_SHARED] > 0.0)
+        fprintf(bench->text, "   %.1f x", us[BENCH_PAGED_SHARED] / us[BENCH_CHUNK]);
+    if (us[BENCH_CHUNK] > 0.0 && us[BENCH_PAGED] > 0.0)
+        fprintf(bench->text, ", %.1f x", us[BENCH_PAGED] / us[BENCH_CHUNK]);
+    fputs("\n", bench->text);
 }
 
 /* Milliseconds of a step, and how many times those of chunk the paged ones are. */
 static void print_quick(const struct bench *bench)
 {
-    const int chunk = lane_number(&bench_chunk), paged = lane_number(&bench_paged),
-              paged_shared = lane_number(&bench_paged_shared);
-    const struct bench_shape *s = &bench->options.shapes[0];
+    const struct bench_shape *s = bench->options.shapes;
 
-    fprintf(bench->text,
-            "attention, one layer, one step: batch %u, %u heads of %u, %u own tokens each, %s, %u thread%s\n", s->batch,
-            s->heads, s->head_dim, s->private, bench_dtype_name(s->dtype), s->threads, s->threads == 1 ? "" : "s");
-    fprintf(bench->text, "%14s", "shared tokens");
+    fprintf(bench->text, "attention, one layer, one step: %u heads of %u, %s, %u thread%s\n", s->heads, s->head_dim,
+            bench_dtype_name(s->dtype), s->threads, s->threads == 1 ? "" : "s");
+    fprintf(bench->text, "%9s %13s %10s", "sequences", "shared tokens", "own tokens");
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
         if (bench->options.wanted[i])
             fprintf(bench->text, " %12s", bench_variants[i]->name);
     fputs("   chunk is faster than paged_shared, paged\n", bench->text);
-    for (uint32_t j = 0; j < bench->options.n_shapes; j++) {
-        const double *us = bench->quick[j];
-        fprintf(bench->text, "%14u", bench->options.shapes[j].shared);
-        for (int i = 0; i < BENCH_N_VARIANTS; i++)
-            if (bench->options.wanted[i] && us[i] > 0.0)
-                fprintf(bench->text, " %9.2f ms", us[i] * 1e-3);
-            else if (bench->options.wanted[i])
-                fprintf(bench->text, " %12s", "-");
-        if (us[chunk] > 0.0 && us[paged_shared] > 0.0)
-            fprintf(bench->text, "   %.1f x", us[paged_shared] / us[chunk]);
-        if (us[chunk] > 0.0 && us[paged] > 0.0)
-            fprintf(bench->text, ", %.1f x", us[paged] / us[chunk]);
-        fputs("\n", bench->text);
+    for (uint32_t i = 0; i < bench->options.n_shapes; i++) {
+        fprintf(bench->text, "%9u %13u %10u", s[i].batch, s[i].shared, s[i].private);
+        print_times(bench, bench->quick[i]);
     }
 }
 

@@ -26,15 +26,16 @@ struct bench_setup {
 /* A variant that is ready to run. */
 struct bench_instance {
     void *state;
-    uint32_t dtype;   /* of the K and V that it reads */
-    double tolerance; /* of its relative error */
-    char kernel[48];  /* what does the arithmetic */
-    char detail[80];  /* what else was chosen; may be empty */
+    uint32_t dtype;    /* of the K and V that it reads */
+    double tolerance;  /* of its relative error */
+    double operations; /* of a run that is no attention */
+    char kernel[48];   /* what does the arithmetic */
+    char detail[80];   /* what else was chosen; may be empty */
 };
 
 struct bench_variant {
     const char *name;
-    int computes; /* 0: it only reads */
+    int computes; /* attention; 0: it is what others are compared with */
 
     /* Bytes of K and V that one step must read at least once: what it has in memory for a layer. */
     uint64_t (*bytes)(const struct bench_shape *shape);
@@ -52,7 +53,7 @@ struct bench_variant {
 };
 
 extern const struct bench_variant bench_naive, bench_paper, bench_onednn, bench_paged, bench_paged_shared, bench_chunk,
-    bench_read;
+    bench_read, bench_fma, bench_amx;
 
 /* ---- attend_data.c: the same random K, V and Q for all, and what is right --------------------------------------- */
 

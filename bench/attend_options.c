@@ -14,7 +14,56 @@
 #include "harness.h"
 
 const struct bench_variant *const bench_variants[BENCH_N_VARIANTS] = {
-    &bench_naive, &bench_paper, &bench_onednn, &bench_paged, &bench_paged_shared, &bench_chunk, &bench_read,
+    [BENCH_NAIVE] = &bench_naive,
+    [BENCH_PAPER] = &bench_paper,
+    [BENCH_ONEDNN] = &bench_onednn,
+    [BENCH_PAGED] = &bench_paged,
+    [BENCH_PAGED_SHARED] = &bench_paged_shared,
+    [BENCH_CHUNK] = &bench_chunk,
+    [BENCH_READ] = &bench_read,
+    [BENCH_FMA] = &bench_fma,
+    [BENCH_AMX] = &bench_amx,
+};
+
+/* The values that a number takes in turn; n = 0: the one given. */
+struct axis {
+    uint32_t n, values[8];
+};
+
+/* Shapes of that many batches, shared and private lengths, every one with every other.  Decoding goes through private
+ * lengths from 0 on: the rate of figure 3 for a number of generated tokens is that at about half as many. */
+static const struct grid {
+    const char *name;
+    struct axis batch, shared, private;
+} grids[] = {
+    {"table3", .shared = {4, {0, 1024, 2048, 4096}}},
+    {"figure3", .shared = {3, {1024, 2048, 4096}}, .private = {4, {256, 512, 1024, 2048}}},
+    {"figure4", .batch = {6, {16, 32, 48, 64, 80, 96}}, .shared = {1, {2048}}, .private = {1, {64}}},
+    {"batch", .batch = {8, {1, 2, 4, 8, 16, 32, 64, 128}}, .shared = {2, {1024, 2048}}, .private = {1, {64}}},
+};
+enum { N_GRIDS = sizeof grids / sizeof grids[0] };
+static const struct grid given_shape, quick_shapes = {.shared = {2, {1024, 2048}}};
+
+enum option_name {
+    BATCH,
+    HEADS,
+    KV_HEADS,
+    HEAD_DIM,
+    CHUNK,
+    SHARED,
+    PRIVATE,
+    THREADS,
+    PASSES, /* numbers */
+    DTYPE,
+    GRID,
+    VARIANTS,
+    KERNEL,
+    SECONDS,
+    MEMORY,
+    WARM,
+    QUICK,
+    CSV,
+    HELP
 };
 
 static const char help[] =
@@ -28,6 +77,8 @@ static const char help[] =
     "  paged_shared  this library's kernel, each sequence by itself over shared memory\n"
     "  chunk         this library: what is shared is read once for all sequences\n"
     "  read          reading the bytes that chunk reads, nothing else\n"
+    "  fma           multiplying and adding f32 in registers, nothing else\n"
+    "  amx           multiplying tiles of bf16 in registers, nothing else\n"
     "\n"
     "Shape:\n"
     "  --batch N       sequences (32)\n"
@@ -38,7 +89,11 @@ static const char help[] =
     "  --shared N      tokens that all sequences have in common, whole chunks (1024)\n"
     "  --private N     tokens of each sequence's own (64)\n"
     "  --dtype T       K and V are f32, f16 or bf16 (f32)\n"
-    "  --grid table3   shared 0, 1024, 2048 and 4096, as in table 3 of the paper\n"
+    "  --grid NAME     many shapes, instead of the numbers given for\n"
+    "                  table3    shared 0, 1024, 2048 and 4096, as in table 3 of the paper\n"
+    "                  figure3   shared 1024, 2048 and 4096 with private 256, 512, 1024 and 2048, as in figure 3\n"
+    "                  figure4   batch 16, 32, 48, 64, 80 and 96 with shared 2048 and private 64, as in figure 4\n"
+    "                  batch     batch 1, 2, 4 ... 128 with shared 1024 and 2048 and private 64\n"
     "How:\n"
     "  --variants LIST comma-separated (all)\n"
     "  --kernel NAME   of this library (the best)\n"
@@ -156,26 +211,54 @@ static int check_shape(const struct bench_shape *s)
     return s->kernel != NULL ? check_kernel(s->kernel) : 0;
 }
 
-/* The lengths of the paper's table; shorter and narrower for a quick run. */
-static int set_shapes(struct bench_options *options, const char *grid, int shared_given, int heads_given)
+static const struct grid *find_grid(const char *name)
 {
-    static const uint32_t table3[] = {0, 1024, 2048, 4096}, quick[] = {1024, 2048};
-    const uint32_t *lengths = grid != NULL ? table3 : options->quick && !shared_given ? quick : NULL;
+    for (const struct grid *grid = grids; grid < grids + N_GRIDS; grid++)
+        if (strcmp(grid->name, name) == 0)
+            return grid;
+    (void)complain("no grid is called '%s'", name);
+    return NULL;
+}
+
+static uint32_t at(const struct axis *axis, uint32_t i, uint32_t given)
+{
+    return axis->n > 0 ? axis->values[i] : given;
+}
+
+static uint32_t size(const struct axis *axis)
+{
+    return axis->n > 0 ? axis->n : 1;
+}
+
+static int add_shapes(struct bench_options *options, const struct bench_shape *given, const struct grid *grid)
+{
+    options->n_shapes = 0;
+    for (uint32_t i = 0; i < size(&grid->batch); i++)
+        for (uint32_t j = 0; j < size(&grid->shared); j++)
+            for (uint32_t k = 0; k < size(&grid->private); k++) {
+                struct bench_shape *shape = &options->shapes[options->n_shapes++];
+                *shape = *given;
+                shape->batch = at(&grid->batch, i, given->batch);
+                shape->shared = at(&grid->shared, j, given->shared);
+                shape->private = at(&grid->private, k, given->private);
+                if (check_shape(shape) != 0)
+                    return -1;
+            }
+    return 0;
+}
+
+/* Those of the grid; fewer and narrower ones for a quick run. */
+static int set_shapes(struct bench_options *options, const struct grid *grid, const int *given)
+{
     struct bench_shape first = options->shapes[0];
 
-    if (options->quick && !heads_given)
+    if (options->quick && !given[HEADS] && !given[KV_HEADS])
         first.heads = 8;
     if (first.kv_heads == 0)
         first.kv_heads = first.heads;
-    options->n_shapes = grid != NULL ? 4 : lengths != NULL ? 2 : 1;
-    for (uint32_t i = 0; i < options->n_shapes; i++) {
-        options->shapes[i] = first;
-        if (lengths != NULL)
-            options->shapes[i].shared = lengths[i];
-        if (check_shape(&options->shapes[i]) != 0)
-            return -1;
-    }
-    return 0;
+    if (grid == NULL)
+        grid = options->quick && !given[SHARED] ? &quick_shapes : &given_shape;
+    return add_shapes(options, &first, grid);
 }
 
 static uint64_t default_memory(const struct bench_options *options)
@@ -188,28 +271,6 @@ static const struct bench_options defaults = {
     .shapes = {{.batch = 32, .heads = 32, .head_dim = 128, .chunk = 64, .shared = 1024, .private = 64}},
     .passes = 3,
     .turn_seconds = -1.0, /* not given */
-};
-
-enum option_name {
-    BATCH,
-    HEADS,
-    KV_HEADS,
-    HEAD_DIM,
-    CHUNK,
-    SHARED,
-    PRIVATE,
-    THREADS,
-    PASSES, /* numbers */
-    DTYPE,
-    GRID,
-    VARIANTS,
-    KERNEL,
-    SECONDS,
-    MEMORY,
-    WARM,
-    QUICK,
-    CSV,
-    HELP
 };
 
 static const struct option names[] = {
@@ -248,7 +309,8 @@ static int set_number(struct bench_options *options, int option, const char *tex
 
 static int parse_all(struct bench_options *options, int argc, char **argv, int *helped)
 {
-    const char *grid = NULL, *variants = NULL;
+    const struct grid *grid = NULL;
+    const char *variants = NULL;
     int option, given[HELP + 1] = {0}, status = 0;
 
     while (status == 0 && (option = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -257,7 +319,7 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         given[option] = 1;
         switch (option) {
         case DTYPE: status = parse_dtype(optarg, &options->shapes[0].dtype); break;
-        case GRID: grid = optarg; break;
+        case GRID: status = (grid = find_grid(optarg)) != NULL ? 0 : -1; break;
         case VARIANTS: variants = optarg; break;
         case KERNEL: options->shapes[0].kernel = optarg; break;
         case SECONDS: status = parse_seconds("seconds", optarg, &options->turn_seconds); break;
@@ -273,14 +335,13 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         return status;
     if (optind < argc)
         return complain("unexpected argument '%s'", argv[optind]);
-    if (grid != NULL && strcmp(grid, "table3") != 0)
-        return complain("--grid takes table3, not '%s'", grid);
-    if (variants == NULL)
-        variants =
-            options->quick ? "paged,paged_shared,chunk,read" : "naive,paper,onednn,paged,paged_shared,chunk,read";
-    if (parse_variants(variants, options->wanted) != 0)
+    if (variants == NULL && options->quick)
+        variants = "paged,paged_shared,chunk,read";
+    for (int i = 0; i < BENCH_N_VARIANTS; i++)
+        options->wanted[i] = variants == NULL;
+    if (variants != NULL && parse_variants(variants, options->wanted) != 0)
         return -1;
-    return set_shapes(options, grid, given[SHARED], given[HEADS] || given[KV_HEADS]);
+    return set_shapes(options, grid, given);
 }
 
 int bench_options_parse(struct bench_options *options, int argc, char **argv, int *status)

@@ -5,9 +5,21 @@
 
 #include "attend.h"
 
-enum { BENCH_N_VARIANTS = 7, BENCH_MAX_SHAPES = 8, BENCH_MAX_PASSES = 100 };
+enum { BENCH_MAX_SHAPES = 16, BENCH_MAX_PASSES = 100 };
 
-/* In the order in which they are run and reported. */
+/* In the order in which they are run and reported.  Those from BENCH_READ on are what the others are compared with. */
+enum {
+    BENCH_NAIVE,
+    BENCH_PAPER,
+    BENCH_ONEDNN,
+    BENCH_PAGED,
+    BENCH_PAGED_SHARED,
+    BENCH_CHUNK,
+    BENCH_READ,
+    BENCH_FMA,
+    BENCH_AMX,
+    BENCH_N_VARIANTS
+};
 extern const struct bench_variant *const bench_variants[BENCH_N_VARIANTS];
 
 struct bench_options {

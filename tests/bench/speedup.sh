@@ -4,10 +4,10 @@
 
 speedup=$src/bench/plots/speedup
 header=variant,kernel,dtype,batch,heads,kv_heads,head_dim,chunk,shared,private,threads
-header=$header,us,us_min,unique_bytes,gbps,frac_read,gflops,intensity,bound,rel_err
+header=$header,us,us_min,unique_bytes,gbps,frac_read,gflops,intensity,bound,rel_err,frac_compute
 
 # row VARIANT SHARED THREADS US
-row() { echo "$1,k,f32,32,32,32,128,64,$2,64,$3,$4,1,1,1,1,1,1,memory,1e-7"; }
+row() { echo "$1,k,f32,32,32,32,128,64,$2,64,$3,$4,1,1,1,1,1,1,memory,1e-7,0.5"; }
 
 {
     echo "$header"

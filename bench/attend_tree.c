@@ -29,6 +29,7 @@ struct bench_tree {
     uint32_t n_path_chunks;        /* of each */
     int copied;                    /* slots of its own for every sequence */
     uint32_t users;
+    uint32_t n_passes; /* attends so far: each has its number */
 };
 
 /* What a variant does with it. */
@@ -109,7 +110,6 @@ static struct cattn_call call_for(const struct bench_shape *s, uint32_t layer)
 {
     struct cattn_call call = {
         .layer = layer,
-        .scale = 1.0f / sqrtf((float)s->head_dim),
         .q_row = (size_t)s->heads * s->head_dim,
         .q_head = s->head_dim,
         .k_row = (size_t)s->kv_heads * s->head_dim,
@@ -252,6 +252,7 @@ static double attend(const struct bench_setup *setup, const struct view *view, u
     struct cattn_call call = call_for(&setup->shape, layer);
     double start;
 
+    call.pass = ++tree->n_passes;
     call.q = setup->q + first_row * call.q_row;
     call.out = setup->out + first_row * call.out_row;
     start = bench_now();

@@ -23,8 +23,8 @@
  * - Functions that return int return CATTN_OK (0) or a negative status.
  * - A cache, with its steps and sequences, is used by one thread at a time, except for the *_part calls.
  *   Different caches are independent.
- * - Nothing is printed, the process is never ended (but see n_threads), and the floating-point control register, the CPU
- *   affinity and the OpenMP settings of the caller are left as they were found.
+ * - Nothing is printed, the process is never ended (but see n_threads), and the floating-point control register, the
+ * CPU affinity and the OpenMP settings of the caller are left as they were found.
  * - Structs that may grow start with their size: set it to sizeof of the struct, and zero the rest.
  */
 #ifndef CHUNKATTENTION_H
@@ -33,9 +33,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CATTN_VERSION_MAJOR 0
-#define CATTN_VERSION_MINOR 1
-#define CATTN_VERSION_PATCH 0
+#define CATTN_VERSION_MAJOR  0
+#define CATTN_VERSION_MINOR  1
+#define CATTN_VERSION_PATCH  0
 #define CATTN_VERSION_STRING "0.1.0"
 
 #if defined(CATTN_BUILD) && defined(__GNUC__)
@@ -96,8 +96,11 @@ CATTN_API const char *cattn_kernel_name(unsigned i);
 
 enum cattn_dtype {
     CATTN_F32 = 0,
-    CATTN_F16 = 1, /* IEEE binary16 */
-    CATTN_BF16 = 2 /* the upper half of an f32 */
+    CATTN_F16 = 1,  /* IEEE binary16 */
+    CATTN_BF16 = 2, /* the upper half of an f32 */
+    CATTN_I8 = 3    /* kv_dtype only: -127 .. 127 times an f32 scale, one scale for the key and one for the value of
+                       each token and KV head, worked out when they are stored.  A stored element x is off by at most
+                       max|x| / 254 over its vector, and a quarter of a percent more of that for rounding */
 };
 
 enum cattn_flags {
@@ -116,7 +119,7 @@ struct cattn_config {
     uint32_t head_dim;     /* of Q and K, 1 .. 4096 */
     uint32_t v_head_dim;   /* of V and the output, 1 .. 4096; 0: head_dim */
     uint32_t chunk_tokens; /* 32, 64, 128 or 256; 0: 64 */
-    uint32_t io_dtype;     /* of q, k, v and out: enum cattn_dtype */
+    uint32_t io_dtype;     /* of q, k, v and out: CATTN_F32, CATTN_F16 or CATTN_BF16 */
     uint32_t kv_dtype;     /* of the stored keys and values: enum cattn_dtype */
     uint64_t max_tokens;   /* size of the pool in tokens, rounded up to chunks; 0: max_bytes decides */
     uint64_t max_bytes;    /* size of the pool in bytes, all layers; 0: max_tokens decides.  The smaller of the
@@ -142,9 +145,9 @@ struct cattn_info {
     size_t size;         /* in: sizeof(struct cattn_info) */
     const char *backend; /* static storage */
     const char *kernel;
-    uint32_t exact;      /* 1: the bits of a sequence's output depend on its own tokens, Q, K and V alone (finite
-                            ones), per build, kernel, data type and chunk size: not on the batch, on what it
-                            shares, on what was cached, on how it was prefilled, or on the thread count */
+    uint32_t exact; /* 1: the bits of a sequence's output depend on its own tokens, Q, K and V alone (finite
+                       ones), per build, kernel, data type and chunk size: not on the batch, on what it
+                       shares, on what was cached, on how it was prefilled, or on the thread count */
     uint32_t n_threads;
     uint32_t chunk_tokens;
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, v_head_dim, io_dtype, kv_dtype;
@@ -156,12 +159,12 @@ struct cattn_info {
 CATTN_API CATTN_CHECK int cattn_cache_info(const cattn_cache *cache, struct cattn_info *info);
 
 struct cattn_stats {
-    size_t size;                  /* in: sizeof(struct cattn_stats) */
-    uint64_t n_sequences;         /* open now */
-    uint64_t n_slots;             /* used + free + evictable */
-    uint64_t used_slots;          /* referred to by a sequence or an open step */
+    size_t size;          /* in: sizeof(struct cattn_stats) */
+    uint64_t n_sequences; /* open now */
+    uint64_t n_slots;     /* used + free + evictable */
+    uint64_t used_slots;  /* referred to by a sequence or an open step */
     uint64_t free_slots;
-    uint64_t evictable_slots;     /* cached, without references */
+    uint64_t evictable_slots; /* cached, without references */
     uint64_t peak_used_slots;
     uint64_t cached_tokens;       /* tokens whose K and V are stored, used and evictable: in whole chunks once, in
                                      incomplete ones once for each copy */
@@ -239,9 +242,24 @@ CATTN_API void cattn_step_destroy(cattn_step *step);
  * n_tokens = 0.  CATTN_ETOOBIG, CATTN_EFULL, CATTN_ENOMEM.  (Paper section 3.1 and 3.3.) */
 CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items);
 
+/* What attention is computed; all zero: the plain one.  The score of a row at position p for a token at position t
+ * of its sequence is, in this order,
+ *
+ *     x = scale * q.k                        x = softcap * tanh(x / softcap)       if softcap > 0
+ *     x = x + alibi_slopes[head] * (t - p)   if alibi_slopes
+ *
+ * for t <= p, and with a window only for t > p - window or t < n_sink_tokens: tokens further back are not seen, and
+ * chunks that no row of the batch sees are not read.  The weight of a token is exp(x) over the sum of exp(x) of all
+ * tokens seen, plus exp(sinks[head]) once if sinks.  Positions are those of the sequence, so all of it is the same
+ * whether a prefix is shared or not. */
 struct cattn_variant {
-    size_t size; /* sizeof(struct cattn_variant) */
-    float scale; /* of the scores q.k, finite and > 0; 0: 1/sqrt(head_dim) */
+    size_t size;               /* sizeof(struct cattn_variant) */
+    float scale;               /* finite and > 0; 0: 1/sqrt(head_dim) */
+    float softcap;             /* finite and > 0; 0: none */
+    uint32_t window;           /* tokens that a row sees, its own included; 0: all */
+    uint32_t n_sink_tokens;    /* leading tokens of the sequence that every row sees whatever the window */
+    const float *alibi_slopes; /* [n_heads], finite, for a bias that falls with the distance if > 0; NULL: none */
+    const float *sinks;        /* [n_heads], learned logits, finite or -inf (none for that head); NULL: none */
 };
 
 /* The buffers of one layer.  Row r, head h of q starts at q + r*q_row + h*q_head elements; k, v and out
@@ -255,7 +273,7 @@ struct cattn_io {
     const void *v;                       /* [rows][n_kv_heads][v_head_dim]         by earlier calls of this step */
     void *out;                           /* [rows][n_heads][v_head_dim]; not q, k or v */
     float *lse;                          /* [rows][n_heads], packed: natural log of the sum of the exponentials of
-                                            the scaled scores; NULL: not wanted */
+                                            the scores, sinks included; NULL: not wanted */
     size_t q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head; /* strides in elements */
 };
 
@@ -283,6 +301,22 @@ CATTN_API CATTN_CHECK int cattn_step_write_part(cattn_step *step, uint32_t layer
                                                 uint32_t ith, uint32_t nth);
 CATTN_API CATTN_CHECK int cattn_step_attend_part(cattn_step *step, uint32_t layer, const struct cattn_io *io,
                                                  uint32_t ith, uint32_t nth);
+
+/* Attention of some rows over a part of their tokens. */
+struct cattn_partial {
+    size_t size;              /* sizeof(struct cattn_partial) */
+    void *out;                /* [rows][n_heads][v_head_dim] */
+    float *lse;               /* [rows][n_heads], packed: natural logarithms, as cattn_step_attend gives them */
+    size_t out_row, out_head; /* strides in elements; 0: packed */
+};
+
+/* Attention of the same rows over two sets of tokens that have none in common becomes attention over both: for
+ * engines that compute a part of it elsewhere (FlashAttention's log-sum-exp rule; paper section 3.2, equation 2).
+ * `into` is read and overwritten, `other` is read; both have the data type given (CATTN_F32, CATTN_F16, CATTN_BF16) and
+ * must not overlap.  lse = -inf stands for no tokens: that side is not looked at, and the other comes through bit by
+ * bit.  Sinks, if any, belong on one side only.  Associative within rounding.  CATTN_EINVAL.  Any thread. */
+CATTN_API CATTN_CHECK int cattn_merge_states(struct cattn_partial *into, const struct cattn_partial *other,
+                                             size_t n_rows, uint32_t n_heads, uint32_t v_head_dim, uint32_t dtype);
 
 /* Closes the step: its tokens become part of their sequences, full chunks become visible to others.
  * CATTN_ESTATE: no step open, or a layer was not written (the step stays open). */

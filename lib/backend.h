@@ -19,8 +19,9 @@ struct cattn_shape {
 /* One layer's call with defaults filled in: no stride is 0.  k and v are both NULL or both set. */
 struct cattn_call {
     uint32_t layer;
-    uint32_t pass; /* another number for each call of a step, the same for all shares of one */
-    float scale;   /* 0: 1/sqrt(head_dim), worked out in the backend's own arithmetic, not in the caller's */
+    uint32_t pass;                /* another number for each call of a step, the same for all shares of one */
+    struct cattn_variant variant; /* checked, every field set; scale 0: 1/sqrt(head_dim), worked out in the backend's
+                                     own arithmetic, not in the caller's */
     const void *q, *k, *v;
     void *out;
     float *lse;

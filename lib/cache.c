@@ -39,6 +39,16 @@ bool cattn_struct_readable(const void *object, size_t known)
     return true;
 }
 
+bool cattn_struct_read(void *to, size_t known, size_t first, const void *object)
+{
+    size_t size = size_of(object);
+    if (size != first && !cattn_struct_readable(object, known))
+        return false;
+    memset(to, 0, known);
+    memcpy(to, object, size < known ? size : known);
+    return true;
+}
+
 bool cattn_struct_writable(void *object, size_t known)
 {
     size_t size = size_of(object);

@@ -1,8 +1,7 @@
 #include "pass.h"
 
 #include "cache.h"
-
-#include <math.h>
+#include "variant.h"
 
 /* What a call does; part of the key of a pass. */
 enum kind { STORES = 1, ATTENDS = 2 };
@@ -57,14 +56,21 @@ static bool leave_pass(struct cattn_pass *pass, uint32_t ith, uint32_t nth)
     return atomic_fetch_add(&pass->n_returned, 1) + 1 == nth;
 }
 
-static void finish_pass(struct cattn_step *step, struct cattn_pass *pass, uint32_t kind)
+static void count_reads(struct cattn_step *step, const struct cattn_variant *variant)
 {
     struct cattn_cache *cache = step->cache;
     uint64_t block_bytes = cache->block_bytes * cache->shape.n_kv_heads;
-    if (kind & ATTENDS) {
-        cache->read_bytes += step->read_tokens * block_bytes / cache->shape.chunk_tokens;
-        cache->read_bytes_unshared += step->read_tokens_unshared * block_bytes / cache->shape.chunk_tokens;
-    }
+    uint64_t shared = step->read_tokens, unshared = step->read_tokens_unshared;
+    if (variant->window)
+        cattn_work_count_tokens(&cache->work, variant->window, variant->n_sink_tokens, &shared, &unshared);
+    cache->read_bytes += shared * block_bytes / cache->shape.chunk_tokens;
+    cache->read_bytes_unshared += unshared * block_bytes / cache->shape.chunk_tokens;
+}
+
+static void finish_pass(struct cattn_step *step, struct cattn_pass *pass, const struct cattn_call *call, uint32_t kind)
+{
+    if (kind & ATTENDS)
+        count_reads(step, &call->variant);
     if (kind & STORES)
         atomic_store(&pass->written, 1);
     clear_shares(pass);
@@ -75,14 +81,6 @@ static void finish_pass(struct cattn_step *step, struct cattn_pass *pass, uint32
 static size_t or_packed(size_t stride, size_t packed)
 {
     return stride ? stride : packed;
-}
-
-static bool set_scale(struct cattn_call *call, const struct cattn_variant *variant)
-{
-    if (variant && !cattn_struct_readable(variant, sizeof(*variant)))
-        return false;
-    call->scale = variant ? variant->scale : 0;
-    return isfinite(call->scale) && call->scale >= 0;
 }
 
 static void set_kv(struct cattn_call *call, const struct cattn_shape *shape, const struct cattn_io *io)
@@ -127,7 +125,8 @@ static int check_call(struct cattn_step *step, uint32_t layer, const struct catt
         return CATTN_EINVAL;
     if (!attends)
         return rows && !io->k ? CATTN_EINVAL : CATTN_OK;
-    if (!set_q_and_out(call, &cache->shape, io) || !set_scale(call, io->variant))
+    if (!set_q_and_out(call, &cache->shape, io) ||
+        !cattn_variant_read(&call->variant, io->variant, cache->shape.n_heads))
         return CATTN_EINVAL;
     return rows && (!io->q || !io->out) ? CATTN_EINVAL : CATTN_OK;
 }
@@ -156,7 +155,7 @@ static int run_whole(struct cattn_step *step, uint32_t layer, const struct cattn
     call.pass = number_pass(step);
     status = run_backend(step, &call, attends, 0, 0);
     if (!status)
-        finish_pass(step, &step->passes[layer], kind_of(&call, attends));
+        finish_pass(step, &step->passes[layer], &call, kind_of(&call, attends));
     return status;
 }
 
@@ -176,7 +175,7 @@ static int run_share(struct cattn_step *step, uint32_t layer, const struct cattn
         return status; /* a share that comes twice counts once */
     status = run_backend(step, &call, attends, ith, nth);
     if (!status && leave_pass(pass, ith, nth))
-        finish_pass(step, pass, kind);
+        finish_pass(step, pass, &call, kind);
     return status;
 }
 

@@ -488,7 +488,7 @@ static void build_work(struct cattn_step *step, bool advances)
     }
     for (size_t i = 0; i < step->n_plans; i++)
         add_writes(step, &step->plans[i]);
-    cattn_work_count_tokens(&cache->work, &step->read_tokens, &step->read_tokens_unshared);
+    cattn_work_count_tokens(&cache->work, 0, 0, &step->read_tokens, &step->read_tokens_unshared);
     cache->backend->plan(cache->store, &cache->work);
 }
 

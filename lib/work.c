@@ -177,17 +177,33 @@ void cattn_work_add_write(struct cattn_work *work, const struct cattn_work_write
     work->writes[work->n_writes++] = *write;
 }
 
-void cattn_work_count_tokens(const struct cattn_work *work, uint64_t *shared, uint64_t *unshared)
+/* Tokens of a run that rows with the given first and last positions see. */
+static uint64_t tokens_seen(const struct cattn_work *work, const struct cattn_work_run *run, uint64_t first_row,
+                            uint64_t last_row, uint32_t window, uint32_t n_sink_tokens)
+{
+    const uint64_t c = work->chunk_tokens, begin = run->first_chunk * c, stop = begin + run->n_chunks * c;
+    const uint64_t end = last_row + 1 < stop ? last_row + 1 : stop;
+    uint64_t seen = window && first_row >= window ? (first_row + 1 - window) / c * c : 0;
+    uint64_t sinks = (n_sink_tokens + c - 1) / c * c;
+    seen = seen < begin ? begin : seen < end ? seen : end;
+    sinks = sinks < begin ? begin : sinks < seen ? sinks : seen;
+    return end - seen + (sinks - begin);
+}
+
+void cattn_work_count_tokens(const struct cattn_work *work, uint32_t window, uint32_t n_sink_tokens, uint64_t *shared,
+                             uint64_t *unshared)
 {
     *shared = *unshared = 0;
     for (size_t i = 0; i < work->n_runs; i++) {
         const struct cattn_work_run *run = &work->runs[i];
-        const struct cattn_work_item *item = &work->items[work->run_items[run->items]];
-        uint64_t begin = (uint64_t)run->first_chunk * work->chunk_tokens;
-        uint64_t end = begin + (uint64_t)run->n_chunks * work->chunk_tokens;
-        uint64_t length = item->position + item->n_rows;
-        uint64_t tokens = (length < end ? length : end) - begin;
-        *shared += tokens;
-        *unshared += tokens * run->n_items;
+        uint64_t first = UINT64_MAX, last = 0;
+        for (uint32_t j = 0; j < run->n_items; j++) {
+            const struct cattn_work_item *item = &work->items[work->run_items[run->items + j]];
+            const uint64_t item_last = item->position + item->n_rows - 1;
+            first = item->position < first ? item->position : first;
+            last = item_last > last ? item_last : last;
+            *unshared += tokens_seen(work, run, item->position, item_last, window, n_sink_tokens);
+        }
+        *shared += tokens_seen(work, run, first, last, window, n_sink_tokens);
     }
 }

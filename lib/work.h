@@ -80,7 +80,9 @@ void cattn_work_advance(struct cattn_work *work, const struct cattn_work_path *p
 void cattn_work_clear_writes(struct cattn_work *work);
 void cattn_work_add_write(struct cattn_work *work, const struct cattn_work_write *write);
 
-/* Tokens of K and V that one attend reads: each run once; each run once for each of its items. */
-void cattn_work_count_tokens(const struct cattn_work *work, uint64_t *shared, uint64_t *unshared);
+/* Tokens of K and V that one attend reads: each run once; each run once for each of its items.  With a window (else 0)
+ * those that some row of the run, or of the item, sees, up to whole chunks. */
+void cattn_work_count_tokens(const struct cattn_work *work, uint32_t window, uint32_t n_sink_tokens, uint64_t *shared,
+                             uint64_t *unshared);
 
 #endif

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "kernels.h"
+#include "scores_tmpl.h"
 
 enum { MOST_VECTORS = 4 }; /* of a tile */
 
@@ -17,7 +17,8 @@ enum { MOST_VECTORS = 4 }; /* of a tile */
 struct group {
     const float *q[SIMD_ROWS];
     float *state[SIMD_ROWS];
-    uint32_t visible[SIMD_ROWS];     /* tokens of the block that it sees */
+    uint64_t visible[SIMD_ROWS]; /* tokens of the block that it sees */
+    struct bias bias[SIMD_ROWS];
     float s[SIMD_ROWS][CATTN_BLOCK]; /* scores, then weights */
 };
 
@@ -28,7 +29,7 @@ struct block {
     ptrdiff_t ahead;        /* from it to the block that is fetched meanwhile, ... */
     uint32_t turn, n_turns; /* ... by so many groups in turn */
     size_t group, tile_row;
-    uint32_t n_tokens;           /* whole granules */
+    uint32_t begin, n_tokens;    /* whole granules: [begin, n_tokens) hold all that some row sees */
     uint32_t k_pairs, v_columns; /* pairs of d, sixteens of d */
 };
 
@@ -36,20 +37,6 @@ static int takes(const struct cattn_shape *shape)
 {
     (void)shape;
     return 1;
-}
-
-/* 2^x for x <= 128: exact for whole x, relative error 1e-7. */
-SIMD_INLINE vec exp2_of(vec x)
-{
-    const vec f = vec_fraction(x);
-    vec y = vec_set(0x1.c54174p-13f);
-    y = vec_fma(y, f, vec_set(0x1.46d64ep-10f));
-    y = vec_fma(y, f, vec_set(0x1.3d0b92p-7f));
-    y = vec_fma(y, f, vec_set(0x1.c68912p-5f));
-    y = vec_fma(y, f, vec_set(0x1.ebfd58p-3f));
-    y = vec_fma(y, f, vec_set(0x1.62e42cp-1f));
-    y = vec_fma(y, f, vec_set(1));
-    return vec_scale(y, x);
 }
 
 /* The first or second of two vectors that lie together: consecutive d (K) or tokens (V). */
@@ -120,15 +107,13 @@ static void rescale(float *state, float m, uint32_t v_columns)
 }
 
 /* Scores become weights 2^(score - m); l takes them in. */
-static void weigh_row(float *s, float *state, uint32_t visible, const struct block *b, float scale)
+static void weigh_row(struct group *g, int r, const struct block *b, float scale)
 {
     enum { MOST = CATTN_BLOCK / 16 };
-    const uint32_t n = b->n_tokens / 16;
+    float *s = g->s[r], *state = g->state[r];
     vec x[MOST], largest = vec_set(-INFINITY);
-    for (uint32_t i = 0; i < n; i++) {
-        x[i] = vec_mul(vec_load(s + 16 * i), vec_set(scale));
-        if (visible < 16 * (i + 1))
-            x[i] = vec_keep(x[i], visible > 16 * i ? visible - 16 * i : 0);
+    for (uint32_t i = b->begin / 16; i < b->n_tokens / 16; i++) {
+        x[i] = score_of(vec_mul(vec_load(s + 16 * i), vec_set(scale)), &g->bias[r], 16 * i, g->visible[r]);
         largest = vec_max(x[i], largest);
     }
     const float maximum = vec_largest(largest);
@@ -136,7 +121,7 @@ static void weigh_row(float *s, float *state, uint32_t visible, const struct blo
         rescale(state, ceilf(maximum), b->v_columns);
     const vec m = vec_set(state[0] > -INFINITY ? state[0] : 0);
     vec l = vec_load(state + CATTN_STATE_L);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = b->begin / 16; i < b->n_tokens / 16; i++) {
         const vec p = exp2_of(vec_sub(x[i], m));
         vec_store(s + 16 * i, p);
         l = vec_add(l, p);
@@ -155,7 +140,7 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
     UNROLL (r, R)
         UNROLL (v, V)
             o[r][v] = vec_load(g->state[r] + CATTN_STATE_O + 16 * (column + v));
-    for (uint32_t first = 0; first < b->n_tokens; first += CATTN_GRANULE) {
+    for (uint32_t first = b->begin; first < b->n_tokens; first += CATTN_GRANULE) {
         const unsigned char *values = b->v + first / CATTN_GRANULE * b->tile_row + column * tile;
         for (uint32_t token = first; token < first + CATTN_GRANULE; token += 2, values += step) {
             UNROLL (v, V) {
@@ -185,7 +170,7 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, 
     const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
     const uint32_t k_part = b->turn * tokens, v_part = b->turn * columns;
     const int fetch = alone && SIMD_FETCH_ALONE;
-    uint32_t token = 0, column = 0;
+    uint32_t token = b->begin / 16, column = 0;
     for (; token + V <= tokens; token += V) {
         if (!alone)
             fetch_parts(b->k + b->ahead, tokens * b->group, k_part + token, k_part + token + V, b->n_turns * tokens);
@@ -194,7 +179,7 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, 
     for (; V > 2 && token < tokens; token += 2)
         score_tile(g, b, 16 * token, dtype, fetch, R, 2);
     for (int r = 0; r < R; r++)
-        weigh_row(g->s[r], g->state[r], g->visible[r], b, scale);
+        weigh_row(g, r, b, scale);
     for (; column + W <= columns; column += W) {
         if (!alone)
             fetch_parts(b->v + b->ahead, tokens / 2 * b->tile_row, v_part + column, v_part + column + W,
@@ -231,7 +216,7 @@ EACH_ROWS(FOLDS)
 
 static void (*const folds[SIMD_ROWS][3][2])(struct group *, const struct block *, float) = {EACH_ROWS(FOLDS_IN_TABLE)};
 
-/* The block for all rows that see some of it. */
+/* The block, whose first token is at `first`, for all rows that see some of it. */
 static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
                        const uint32_t *rows, uint32_t n_rows)
 {
@@ -239,20 +224,23 @@ static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t m
     b->turn = 0;
     b->n_turns = (n_rows + SIMD_ROWS - 1) / SIMD_ROWS;
     for (uint32_t i = 0; i < n_rows;) {
-        uint32_t n = 0, most = 0;
+        uint64_t seen = 0;
+        uint32_t n = 0;
         for (; i < n_rows && n < SIMD_ROWS; i++) {
-            const uint32_t visible = cattn_visible(all->position[rows[i]], first, most_tokens);
+            const uint64_t visible = cattn_visible(all, rows[i], first, most_tokens);
             if (!visible)
                 continue;
-            g.q[n] = all->q + rows[i] * all->q_stride;
+            g.q[n] = (const float *)(all->q + rows[i] * all->q_bytes);
             g.state[n] = all->states + rows[i] * all->state_stride;
+            g.bias[n] = bias_of(all, rows[i], first);
             g.visible[n++] = visible;
-            most = visible > most ? visible : most;
+            seen |= visible;
         }
         if (!n)
             return;
-        b->n_tokens = cattn_round_up(most, CATTN_GRANULE);
-        folds[n - 1][all->layout->dtype][b->n_turns == 1](&g, b, all->scale_log2);
+        b->begin = seen & UINT32_MAX ? 0 : CATTN_GRANULE;
+        b->n_tokens = seen >> CATTN_GRANULE ? 2 * CATTN_GRANULE : CATTN_GRANULE;
+        folds[n - 1][all->layout->dtype][b->n_turns == 1](&g, b, all->scoring.scale);
         b->turn++;
     }
 }
@@ -284,4 +272,12 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
 #define KERNEL_STRING_OF(name) #name
 #define KERNEL_STRING(name)    KERNEL_STRING_OF(name)
 
-const struct cattn_kernel KERNEL_SYMBOL(KERNEL_NAME) = {KERNEL_STRING(KERNEL_NAME), 1, KERNEL_FEATURES, takes, fold};
+const struct cattn_kernel KERNEL_SYMBOL(KERNEL_NAME) = {
+    .name = KERNEL_STRING(KERNEL_NAME),
+    .exact = 1,
+    .features = KERNEL_FEATURES,
+    .takes = takes,
+    .query_bytes = cattn_query_bytes_f32,
+    .load_query = cattn_load_query_f32,
+    .fold = fold,
+};

@@ -10,13 +10,20 @@ static int takes(const struct cattn_shape *shape)
     return 1;
 }
 
-static float score(const struct cattn_rows *all, const float *q, const void *k, uint32_t t)
+/* In log2 units; see struct cattn_variant. */
+static float score(const struct cattn_rows *all, uint32_t row, const void *k, uint32_t t, int64_t distance)
 {
     const struct cattn_layout *layout = all->layout;
+    const float *q = (const float *)(all->q + row * all->q_bytes);
     double sum = 0;
     for (uint32_t d = 0; d < layout->k_dim; d++)
         sum += (double)q[d] * cattn_load(k, layout->dtype, cattn_k_index(layout, t, d));
-    return (float)sum * all->scale_log2;
+    double x = (float)sum * all->scoring.scale;
+    if (all->scoring.cap > 0)
+        x = all->scoring.cap * tanh(x);
+    if (all->slope)
+        x -= (double)all->slope[row] * (double)distance;
+    return (float)x;
 }
 
 static void add_value(const struct cattn_layout *layout, float *state, const void *v, uint32_t t, float p)
@@ -37,21 +44,23 @@ static void raise_maximum(const struct cattn_layout *layout, float *state, float
     state[0] = m;
 }
 
-/* Tokens [begin, end) of a chunk, a block or the part of it that the row sees. */
-static void fold_block(const struct cattn_rows *all, const unsigned char *chunk, uint32_t begin, uint32_t end,
-                       uint32_t row)
+/* The tokens of a block that the row sees; the block starts at token `begin` of the chunk. */
+static void fold_block(const struct cattn_rows *all, const unsigned char *chunk, uint32_t begin, uint64_t first,
+                       uint64_t visible, uint32_t row)
 {
     const struct cattn_layout *layout = all->layout;
     float *state = all->states + row * all->state_stride;
     float s[CATTN_BLOCK], maximum = -INFINITY;
-    for (uint32_t t = begin; t < end; t++) {
-        s[t - begin] = score(all, all->q + row * all->q_stride, chunk, t);
-        maximum = fmaxf(maximum, s[t - begin]);
-    }
+    for (uint32_t i = 0; i < CATTN_BLOCK; i++)
+        if (visible >> i & 1) {
+            s[i] = score(all, row, chunk, begin + i, (int64_t)(all->position[row] - first - i));
+            maximum = fmaxf(maximum, s[i]);
+        }
     raise_maximum(layout, state, maximum);
     const float m = state[0] > -INFINITY ? state[0] : 0; /* no score yet, or none that is a number */
-    for (uint32_t t = begin; t < end; t++)
-        add_value(layout, state, chunk + layout->v_offset, t, exp2f(s[t - begin] - m));
+    for (uint32_t i = 0; i < CATTN_BLOCK; i++)
+        if (visible >> i & 1)
+            add_value(layout, state, chunk + layout->v_offset, begin + i, exp2f(s[i] - m));
 }
 
 static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
@@ -61,12 +70,20 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
     const uint32_t c = all->layout->chunk_tokens, block = cattn_block_tokens(all->layout);
     for (uint32_t i = 0; i < n_chunks; i++, first += c) {
         const unsigned char *chunk = all->blocks + slots[i] * all->layout->block_bytes;
-        for (uint32_t r = 0; r < n_rows; r++) {
-            const uint32_t visible = cattn_visible(all->position[rows[r]], first, c);
-            for (uint32_t begin = 0; begin < visible; begin += block)
-                fold_block(all, chunk, begin, visible - begin < block ? visible : begin + block, rows[r]);
-        }
+        for (uint32_t r = 0; r < n_rows; r++)
+            for (uint32_t begin = 0; begin < c; begin += block) {
+                const uint64_t visible = cattn_visible(all, rows[r], first + begin, block);
+                if (visible)
+                    fold_block(all, chunk, begin, first + begin, visible, rows[r]);
+            }
     }
 }
 
-const struct cattn_kernel cattn_kernel_generic = {"generic", 1, 0, takes, fold};
+const struct cattn_kernel cattn_kernel_generic = {
+    .name = "generic",
+    .exact = 1,
+    .takes = takes,
+    .query_bytes = cattn_query_bytes_f32,
+    .load_query = cattn_load_query_f32,
+    .fold = fold,
+};

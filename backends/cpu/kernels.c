@@ -30,6 +30,18 @@ const struct cattn_kernel *cattn_kernel_at(unsigned i)
     return NULL;
 }
 
+size_t cattn_query_bytes_f32(const struct cattn_layout *layout)
+{
+    return cattn_round_up(layout->k_dim, 16) * sizeof(float);
+}
+
+void cattn_load_query_f32(const struct cattn_layout *layout, const void *q, uint32_t dtype, size_t first, void *query)
+{
+    float *to = query;
+    cattn_load_row(to, q, dtype, first, layout->k_dim);
+    memset(to + layout->k_dim, 0, cattn_query_bytes_f32(layout) - layout->k_dim * sizeof *to);
+}
+
 const struct cattn_kernel *cattn_kernel_find(const char *name, const struct cattn_shape *shape)
 {
     const struct cattn_kernel *kernel;

@@ -22,45 +22,69 @@ enum {
 };
 
 typedef _Atomic uint64_t arrival; /* number of the pass << 32 | tasks done */
+typedef _Atomic uint32_t claim;   /* number of the last pass in which someone took the task */
+
+enum { NO_SPAN = UINT32_MAX };
 
 struct cattn_scratch {
     uint32_t *rows;     /* [block_rows] of the run at hand */
+    uint32_t *span;     /* [block_rows] that the state is of; NO_SPAN: none yet */
     uint64_t *position; /* [block_rows] */
-    float *q;           /* [block_rows][q_stride] */
+    float *slope;       /* [block_rows] */
+    unsigned char *q;   /* [block_rows][q_bytes] */
     float *states;      /* [block_rows][state]: of the span at hand */
     float *totals;      /* [block_rows][state]: of the spans before it */
+    void *kernel;       /* the kernel's own */
 };
+
+#define LOG2_E 1.44269504088896340736
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
-static size_t q_stride(const struct cattn_layout *layout)
+/* The next n bytes of a buffer, in whole cache lines; NULL while the buffer is not there yet. */
+static void *carve(unsigned char *buffer, size_t *used, size_t n)
 {
-    return cattn_round_up(layout->k_dim, 16);
+    void *piece = buffer ? buffer + *used : NULL;
+    *used += (n + 63) / 64 * 64;
+    return piece;
+}
+
+/* Lays the pieces out and returns how many bytes they take with the struct itself in front. */
+static size_t lay_out(const struct cattn_schedule *schedule, struct cattn_scratch *scratch, unsigned char *buffer)
+{
+    const struct cattn_layout *layout = &schedule->pool->layout;
+    const struct cattn_kernel *kernel = schedule->kernel;
+    const size_t n = schedule->block_rows, state_bytes = cattn_state_floats(layout->v_pad) * sizeof(float);
+    size_t used = 0;
+    carve(buffer, &used, sizeof *scratch);
+    scratch->rows = carve(buffer, &used, n * sizeof *scratch->rows);
+    scratch->span = carve(buffer, &used, n * sizeof *scratch->span);
+    scratch->position = carve(buffer, &used, n * sizeof *scratch->position);
+    scratch->slope = carve(buffer, &used, n * sizeof *scratch->slope);
+    scratch->q = carve(buffer, &used, n * schedule->q_bytes);
+    scratch->states = carve(buffer, &used, n * state_bytes);
+    scratch->totals = carve(buffer, &used, n * state_bytes);
+    scratch->kernel = carve(buffer, &used, kernel->scratch_bytes ? kernel->scratch_bytes(layout) : 0);
+    return used;
 }
 
 static struct cattn_scratch *scratch_open(const struct cattn_schedule *schedule)
 {
-    const size_t n = schedule->block_rows, q = q_stride(&schedule->pool->layout);
-    const size_t state = cattn_state_floats(schedule->pool->layout.v_pad), head = 64;
-    const size_t rows = cattn_round_up((uint32_t)n, 16) * sizeof(uint32_t), position = rows * 2;
-    unsigned char *p = cattn_malloc_aligned(head + rows + position + n * (q + 2 * state) * sizeof(float), 1);
-    if (!p)
-        return NULL;
-    struct cattn_scratch *scratch = (struct cattn_scratch *)p;
-    scratch->rows = (uint32_t *)(p + head);
-    scratch->position = (uint64_t *)(p + head + rows);
-    scratch->q = (float *)(p + head + rows + position);
-    scratch->states = scratch->q + n * q;
-    scratch->totals = scratch->states + n * state;
-    return scratch;
+    struct cattn_scratch sizes;
+    unsigned char *buffer = cattn_malloc_aligned(lay_out(schedule, &sizes, NULL), 1);
+    if (buffer)
+        lay_out(schedule, (struct cattn_scratch *)buffer, buffer);
+    return (struct cattn_scratch *)buffer;
 }
 
 int cattn_schedule_open(struct cattn_schedule *schedule, const struct cattn_kernel *kernel, struct cattn_pool *pool,
                         const struct cattn_shape *shape)
 {
     const struct cattn_layout *layout = &pool->layout;
-    const size_t row_bytes = (q_stride(layout) + 2 * cattn_state_floats(layout->v_pad)) * sizeof(float);
+    const size_t q_bytes = kernel->query_bytes(layout);
+    const size_t row_bytes = q_bytes + 2 * cattn_state_floats(layout->v_pad) * sizeof(float);
     memset(schedule, 0, sizeof *schedule);
+    schedule->q_bytes = q_bytes;
     schedule->kernel = kernel;
     schedule->pool = pool;
     schedule->n_heads = shape->n_kv_heads;
@@ -87,6 +111,7 @@ void cattn_schedule_close(struct cattn_schedule *schedule)
     cattn_free(schedule->scratch);
     cattn_free(schedule->tasks);
     cattn_free(schedule->arrived);
+    cattn_free(schedule->claims);
     cattn_pool_free(schedule->parts, schedule->parts_room, 1);
 }
 
@@ -160,6 +185,11 @@ static int reserve_tasks(struct cattn_schedule *schedule, size_t n)
     if (!tasks)
         return CATTN_ENOMEM;
     schedule->tasks = tasks;
+    claim *claims = cattn_calloc(n, schedule->n_heads * sizeof *claims);
+    if (!claims)
+        return CATTN_ENOMEM;
+    cattn_free(schedule->claims);
+    schedule->claims = claims;
     schedule->tasks_room = (uint32_t)n;
     return CATTN_OK;
 }
@@ -266,6 +296,7 @@ void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_wor
     schedule->n_spans = cut.n_groups > 1 ? cut.n_spans : 0;
     schedule->n_tasks = cut.n_pieces * cut.n_groups;
     schedule->total_cost = 0;
+    memset(schedule->claims, 0, (size_t)schedule->n_heads * schedule->n_tasks * sizeof(claim)); /* passes start at 1 */
     for (uint32_t i = 0; i < schedule->n_tasks; i++) {
         struct cattn_task *task = &schedule->tasks[i];
         task->piece = i / cut.n_groups;
@@ -309,6 +340,17 @@ static float *part_of(const struct job *job, uint32_t row, uint32_t span)
     return schedule->parts + index * job->rows.state_stride;
 }
 
+/* Whether the row sees a token of the span. */
+static int sees_span(const struct job *job, uint32_t row, uint32_t span)
+{
+    const struct cattn_scoring *scoring = &job->rows.scoring;
+    const uint64_t position = job->scratch->position[row], first = (uint64_t)span * CATTN_SPAN;
+    if (position < first)
+        return 0;
+    return first < scoring->n_sink_tokens || position - first < scoring->window + (CATTN_SPAN - 1) ||
+           scoring->window == UINT64_MAX;
+}
+
 static uint32_t last_span(const struct job *job, uint32_t row)
 {
     return (uint32_t)(job->scratch->position[row] / CATTN_SPAN);
@@ -328,27 +370,30 @@ static void load_rows(struct job *job)
             const uint32_t query = (job->task->first + row) / schedule->group;
             const uint32_t head = job->head * schedule->group + (job->task->first + row) % schedule->group;
             const size_t from = query * call->q_row + head * call->q_head;
-            float *q = job->scratch->q + row * job->rows.q_stride;
-            cattn_load_row(q, call->q, schedule->pool->io_dtype, from, layout->k_dim);
-            memset(q + layout->k_dim, 0, (job->rows.q_stride - layout->k_dim) * sizeof *q);
+            schedule->kernel->load_query(layout, call->q, schedule->pool->io_dtype, from,
+                                         job->scratch->q + row * schedule->q_bytes);
             job->scratch->position[row] = item->position + (query - item->first_row);
-            cattn_state_clear(state_of(job, row), layout->v_pad);
+            if (call->variant.alibi_slopes)
+                job->scratch->slope[row] = (float)(call->variant.alibi_slopes[head] * LOG2_E);
+            job->scratch->span[row] = NO_SPAN;
             cattn_state_clear(total_of(job, row), layout->v_pad);
         }
     }
 }
 
-/* Lists the task's rows of a run, and the last position among them. */
-static uint32_t list_rows(const struct job *job, const struct cattn_work_run *run, uint64_t *last)
+/* Lists the task's rows of a run, and the least and the last position among them. */
+static uint32_t list_rows(const struct job *job, const struct cattn_work_run *run, uint64_t *least, uint64_t *last)
 {
     uint32_t n = 0, first, end;
+    *least = UINT64_MAX;
     *last = 0;
     for (uint32_t i = 0; i < run->n_items; i++) {
         overlap(job->schedule, job->task, &job->work->items[job->work->run_items[run->items + i]], &first, &end);
         for (uint32_t row = first; row < end; row++) {
+            const uint64_t position = job->scratch->position[row];
             job->scratch->rows[n++] = row;
-            if (job->scratch->position[row] > *last)
-                *last = job->scratch->position[row];
+            *least = position < *least ? position : *least;
+            *last = position > *last ? position : *last;
         }
     }
     return n;
@@ -365,21 +410,25 @@ static void close_span(const struct job *job, uint32_t row, uint32_t span)
         cattn_state_merge(total_of(job, row), state, job->rows.layout->v_pad);
 }
 
-/* At a span's end the states start anew, always: whether or not another task goes on there, the same numbers are
- * added in the same order.  (CATTN_NO_SPAN_CUT leaves this out, to show that the tests would see it.) */
-static void cut_span(const struct job *job, uint32_t n_rows, uint32_t span)
+/* At each span the states start anew, always: whether or not another task goes on there, the same numbers are added in
+ * the same order.  (CATTN_NO_SPAN_CUT leaves this out, to show that the tests would see it.) */
+static void open_span(const struct job *job, uint32_t n_rows, uint32_t span)
 {
-#if !CATTN_NO_SPAN_CUT
     for (uint32_t i = 0; i < n_rows; i++) {
-        const uint32_t row = job->scratch->rows[i];
-        if (span < last_span(job, row)) {
-            close_span(job, row, span);
-            cattn_state_clear(state_of(job, row), job->rows.layout->v_pad);
+        const uint32_t row = job->scratch->rows[i], before = job->scratch->span[row];
+#if CATTN_NO_SPAN_CUT
+        if (before != NO_SPAN) {
+            job->scratch->span[row] = span;
+            continue;
         }
-    }
-#else
-    (void)job, (void)n_rows, (void)span;
 #endif
+        if (before == span)
+            continue;
+        if (before != NO_SPAN)
+            close_span(job, row, before);
+        cattn_state_clear(state_of(job, row), job->rows.layout->v_pad);
+        job->scratch->span[row] = span;
+    }
 }
 
 /* What will be read after run r, to be fetched meanwhile: most likely the next run, or the next head's first. */
@@ -392,29 +441,45 @@ static const unsigned char *block_after(const struct job *job, size_t r)
     return job->rows.blocks + (heads + work->slots[work->runs[wraps ? 0 : r + 1].slots]) * layout->block_bytes;
 }
 
+/* The chunks that rows in a window do not see: [*first, *end) of all chunks there are. */
+static void find_gap(const struct job *job, uint64_t least, uint64_t *first, uint64_t *end)
+{
+    const struct cattn_scoring *scoring = &job->rows.scoring;
+    const uint32_t c = job->work->chunk_tokens;
+    *first = (scoring->n_sink_tokens + c - 1) / c;
+    *end = least < scoring->window ? 0 : (least + 1 - scoring->window) / c;
+}
+
 static void fold_run(const struct job *job, size_t r)
 {
     const struct cattn_work *work = job->work;
     const struct cattn_work_run *run = &work->runs[r];
     const uint32_t per_span = span_chunks(work);
     uint32_t chunk, end, n_rows;
-    uint64_t last;
+    uint64_t least, last, gap, gap_end;
     clip_chunks(work, job->task, run, &chunk, &end);
-    if (chunk >= end || (n_rows = list_rows(job, run, &last)) == 0)
+    if (chunk >= end || (n_rows = list_rows(job, run, &least, &last)) == 0)
         return;
     end = smaller(end, last / work->chunk_tokens + 1);
+    find_gap(job, least, &gap, &gap_end);
     const unsigned char *next = block_after(job, r);
     while (chunk < end) {
-        const uint32_t span = chunk / per_span, stop = smaller(end, ((uint64_t)span + 1) * per_span);
+        if (chunk >= gap && chunk < gap_end) {
+            chunk = smaller(gap_end, end);
+            continue;
+        }
+        const uint32_t span = chunk / per_span;
+        uint32_t stop = smaller(end, ((uint64_t)span + 1) * per_span);
+        if (chunk < gap && gap < gap_end)
+            stop = smaller(stop, gap);
+        open_span(job, n_rows, span);
         job->schedule->kernel->fold(&job->rows, work->slots + run->slots + (chunk - run->first_chunk), stop - chunk,
                                     (uint64_t)chunk * work->chunk_tokens, job->scratch->rows, n_rows, next);
-        if (stop % per_span == 0)
-            cut_span(job, n_rows, span);
         chunk = stop;
     }
 }
 
-static void finish_row(const struct job *job, uint32_t row, const float *state)
+static void finish_row(const struct job *job, uint32_t row, float *state)
 {
     const struct cattn_schedule *schedule = job->schedule;
     const struct cattn_call *call = job->call;
@@ -422,6 +487,8 @@ static void finish_row(const struct job *job, uint32_t row, const float *state)
     const uint32_t head = job->head * schedule->group + (job->task->first + row) % schedule->group;
     const size_t to = (query * call->out_row + head * call->out_head) * cattn_dtype_size(schedule->pool->io_dtype);
     float *lse = call->lse ? call->lse + (size_t)query * schedule->n_heads * schedule->group + head : NULL;
+    if (call->variant.sinks)
+        cattn_state_add_sink(state, job->rows.layout->v_pad, (float)(call->variant.sinks[head] * LOG2_E));
     cattn_state_finish(state, job->rows.layout->v_dim, (char *)call->out + to, schedule->pool->io_dtype, lse);
 }
 
@@ -433,7 +500,8 @@ static void finish_parts(const struct job *job)
         float *total = total_of(job, row);
         cattn_state_clear(total, v_pad);
         for (uint32_t span = 0; span <= last_span(job, row); span++)
-            cattn_state_merge(total, part_of(job, row, span), v_pad);
+            if (sees_span(job, row, span))
+                cattn_state_merge(total, part_of(job, row, span), v_pad);
         finish_row(job, row, total);
     }
 }
@@ -458,17 +526,12 @@ static void finish_rows(const struct job *job)
 {
     const struct cattn_task *task = job->task;
     for (uint32_t row = 0; row < task->n; row++) {
-        const uint32_t span = last_span(job, row);
+        const uint32_t span = job->scratch->span[row];
 #if CATTN_NO_SPAN_CUT
-        if (job->schedule->n_spans) {
-            for (uint32_t s = task->first_span; s < task->end_span && s <= span; s++)
-                cattn_state_clear(part_of(job, row, s), job->rows.layout->v_pad);
-            if (span >= task->first_span)
-                close_span(job, row, smaller(span, task->end_span - 1));
-            continue;
-        }
+        for (uint32_t s = task->first_span; job->schedule->n_spans && s < task->end_span; s++)
+            cattn_state_clear(part_of(job, row, s), job->rows.layout->v_pad);
 #endif
-        if (span >= task->first_span && span < task->end_span)
+        if (span != NO_SPAN)
             close_span(job, row, span);
         if (!job->schedule->n_spans)
             finish_row(job, row, total_of(job, row));
@@ -536,31 +599,77 @@ static int is_mine(const struct cattn_schedule *schedule, uint32_t head, uint64_
     return smaller((uint64_t)(part * nth), nth - 1) == ith;
 }
 
+/* True for the one share that is the first to ask. */
+static int take_task(const struct job *job, uint32_t i)
+{
+    claim *claims = job->schedule->claims;
+    const uint32_t pass = job->call->pass;
+    return atomic_exchange_explicit(&claims[(size_t)job->head * job->schedule->n_tasks + i], pass,
+                                    memory_order_relaxed) != pass;
+}
+
+static void try_task(struct job *job, uint32_t i)
+{
+    if (!take_task(job, i))
+        return;
+    job->task = &job->schedule->tasks[i];
+    job->rows.blocks = cattn_pool_blocks(job->schedule->pool, job->call->layer, job->head);
+    run_task(job);
+}
+
+/* Its own tasks first, in order: neighbours share pages.  Then, since costs are only a guess and threads are held up,
+ * what others have not begun, from the end. */
+static void run_tasks(struct job *job, int by_heads, uint32_t ith, uint32_t nth)
+{
+    const struct cattn_schedule *schedule = job->schedule;
+    uint64_t cost = 0;
+    for (job->head = 0; job->head < schedule->n_heads; job->head++)
+        for (uint32_t i = 0; i < schedule->n_tasks; i++) {
+            if (is_mine(schedule, job->head, cost + schedule->tasks[i].cost / 2, by_heads, ith, nth))
+                try_task(job, i);
+            cost += schedule->tasks[i].cost;
+        }
+    if (by_heads || nth == 1)
+        return;
+    for (uint32_t head = schedule->n_heads; head-- > 0;)
+        for (uint32_t i = schedule->n_tasks; i-- > 0;) {
+            job->head = head;
+            try_task(job, i);
+        }
+}
+
+static struct cattn_scoring scoring_of(const struct cattn_layout *layout, const struct cattn_variant *variant)
+{
+    const double scale = variant->scale > 0 ? variant->scale : 1 / sqrt(layout->k_dim);
+    const double cap = variant->softcap;
+    const struct cattn_scoring scoring = {.scale = (float)(cap > 0 ? scale / cap : scale * LOG2_E),
+                                          .cap = (float)(cap * LOG2_E),
+                                          .window = variant->window ? variant->window : UINT64_MAX,
+                                          .n_sink_tokens = variant->window ? variant->n_sink_tokens : 0};
+    return scoring;
+}
+
 static void attend_share(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
                          int by_heads, uint32_t ith, uint32_t nth)
 {
-    const struct cattn_layout *layout = &schedule->pool->layout;
+    const struct cattn_kernel *kernel = schedule->kernel;
     struct cattn_scratch *scratch = schedule->scratch[ith];
     struct job job = {schedule, work, call, NULL, scratch, {0}, 0};
     const uint64_t saved = enter_arithmetic();
-    const double scale = call->scale > 0 ? call->scale : 1 / sqrt(layout->k_dim);
-    uint64_t cost = 0;
-    job.rows = (struct cattn_rows){.layout = layout,
-                                   .scale_log2 = (float)(scale * 1.44269504088896340736),
+    job.rows = (struct cattn_rows){.layout = &schedule->pool->layout,
+                                   .scoring = scoring_of(&schedule->pool->layout, &call->variant),
                                    .position = scratch->position,
+                                   .slope = call->variant.alibi_slopes ? scratch->slope : NULL,
                                    .q = scratch->q,
-                                   .q_stride = q_stride(layout),
+                                   .q_bytes = schedule->q_bytes,
                                    .states = scratch->states,
-                                   .state_stride = state_floats(schedule)};
-    for (job.head = 0; job.head < schedule->n_heads; job.head++) {
-        job.rows.blocks = cattn_pool_blocks(schedule->pool, call->layer, job.head);
-        for (uint32_t i = 0; i < schedule->n_tasks; i++) {
-            job.task = &schedule->tasks[i];
-            if (is_mine(schedule, job.head, cost + job.task->cost / 2, by_heads, ith, nth))
-                run_task(&job);
-            cost += job.task->cost;
-        }
-    }
+                                   .state_stride = state_floats(schedule),
+                                   .scratch = scratch->kernel};
+    if (kernel->enter)
+        kernel->enter(scratch->kernel);
+    run_tasks(&job, by_heads, ith, nth);
+    if (kernel->leave)
+        kernel->leave(scratch->kernel);
     leave_arithmetic(saved);
 }
 

@@ -21,6 +21,7 @@ struct cattn_schedule {
     uint32_t n_heads, group; /* KV heads; query heads per KV head */
     uint32_t n_threads;
     uint32_t block_rows;            /* most rows of a task */
+    size_t q_bytes;                 /* of a row's query as the kernel has it */
     struct cattn_scratch **scratch; /* [n_threads] */
 
     /* The plan of the current work list. */
@@ -29,6 +30,7 @@ struct cattn_schedule {
     uint64_t total_cost;        /* of the tasks of one head */
     struct cattn_task *tasks;
     uint32_t tasks_room;
+    void *claims;  /* [n_heads * n_tasks]: the pass in which a share last took the task */
     void *arrived; /* [n_heads * n_pieces]: a pass, and how many tasks of the piece are done in it */
     size_t arrived_room;
     float *parts; /* [head][row][span] states, where spans are divided */

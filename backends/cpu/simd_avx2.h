@@ -39,7 +39,9 @@ SIMD_INLINE void vec_store(float *p, vec x) {
 SIMD_INLINE vec vec_add(vec a, vec b) { return vec_of(_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)); }
 SIMD_INLINE vec vec_sub(vec a, vec b) { return vec_of(_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)); }
 SIMD_INLINE vec vec_mul(vec a, vec b) { return vec_of(_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)); }
+SIMD_INLINE vec vec_div(vec a, vec b) { return vec_of(_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)); }
 SIMD_INLINE vec vec_max(vec a, vec b) { return vec_of(_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)); }
+SIMD_INLINE vec vec_min(vec a, vec b) { return vec_of(_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)); }
 SIMD_INLINE vec vec_fma(vec a, vec b, vec c) {
     return vec_of(_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high));
 }
@@ -53,15 +55,28 @@ SIMD_INLINE float vec_largest(vec x) {
 
 SIMD_INLINE float vec_first(vec x) { return _mm256_cvtss_f32(x.low); }
 
-/* Lanes below n of x, -inf in the others; n may be 16 or more. */
-SIMD_INLINE vec vec_keep(vec x, uint32_t n) {
-    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), limit = _mm256_set1_epi32((int)n);
-    const __m256 none = _mm256_set1_ps(-__builtin_inff());
-    const __m256i low = _mm256_cmpgt_epi32(limit, lanes);
-    const __m256i high = _mm256_cmpgt_epi32(limit, _mm256_add_epi32(lanes, _mm256_set1_epi32(8)));
-    return vec_of(_mm256_blendv_ps(none, x.low, _mm256_castsi256_ps(low)),
-                  _mm256_blendv_ps(none, x.high, _mm256_castsi256_ps(high)));
+SIMD_INLINE vec vec_lanes(void) {
+    return vec_of(_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15));
 }
+
+SIMD_INLINE vec vec_magnitude(vec x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return vec_of(_mm256_andnot_ps(sign, x.low), _mm256_andnot_ps(sign, x.high));
+}
+
+SIMD_INLINE vec vec_with_sign(vec x, vec of) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return vec_of(_mm256_or_ps(x.low, _mm256_and_ps(sign, of.low)), _mm256_or_ps(x.high, _mm256_and_ps(sign, of.high)));
+}
+
+SIMD_INLINE __m256 keep8(__m256 x, uint32_t bits) {
+    const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i kept = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lanes), lanes);
+    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(kept));
+}
+
+/* The lanes of x whose bit is set, -inf in the others. */
+SIMD_INLINE vec vec_keep(vec x, uint32_t bits) { return vec_of(keep8(x.low, bits), keep8(x.high, bits >> 8)); }
 
 SIMD_INLINE vec vec_load_f16(const uint16_t *p) {
     return vec_of(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),

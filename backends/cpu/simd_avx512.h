@@ -28,14 +28,20 @@ SIMD_INLINE void vec_store(float *p, vec x) { _mm512_storeu_ps(p, x); }
 SIMD_INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 SIMD_INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 SIMD_INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-SIMD_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+SIMD_INLINE vec vec_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+SIMD_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); } /* b if either is a NaN; so is min */
+SIMD_INLINE vec vec_min(vec a, vec b) { return _mm512_min_ps(a, b); }
 SIMD_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
 SIMD_INLINE float vec_largest(vec x) { return _mm512_reduce_max_ps(x); }
 SIMD_INLINE float vec_first(vec x) { return _mm512_cvtss_f32(x); }
 
-/* Lanes below n of x, -inf in the others; n may be 16 or more. */
-SIMD_INLINE vec vec_keep(vec x, uint32_t n) {
-    return _mm512_mask_blend_ps((__mmask16)(n < 16 ? (1u << n) - 1 : 0xffff), _mm512_set1_ps(-__builtin_inff()), x);
+SIMD_INLINE vec vec_lanes(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+SIMD_INLINE vec vec_magnitude(vec x) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x); }
+SIMD_INLINE vec vec_with_sign(vec x, vec of) { return _mm512_or_ps(x, _mm512_and_ps(_mm512_set1_ps(-0.0f), of)); }
+
+/* The lanes of x whose bit is set, -inf in the others. */
+SIMD_INLINE vec vec_keep(vec x, uint32_t bits) {
+    return _mm512_mask_blend_ps((__mmask16)bits, _mm512_set1_ps(-__builtin_inff()), x);
 }
 
 SIMD_INLINE vec vec_load_f16(const uint16_t *p) {

@@ -51,6 +51,17 @@ void cattn_state_merge(float *into, const float *later, uint32_t v_pad)
         into[i] += later[i] * factor;
 }
 
+void cattn_state_add_sink(float *state, uint32_t v_pad, float logit)
+{
+    if (logit == -INFINITY)
+        return;
+    if (state[0] == -INFINITY)
+        state[0] = ceilf(logit); /* l and o are zero, or NaN */
+    else if (state[0] < logit)
+        rescale(state, ceilf(logit), v_pad);
+    state[CATTN_STATE_L] += exp2f(logit - state[0]);
+}
+
 void cattn_state_finish(const float *state, uint32_t v_dim, void *out, uint32_t dtype, float *lse)
 {
     const float l = sum_lanes(state + CATTN_STATE_L);

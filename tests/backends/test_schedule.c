@@ -24,6 +24,7 @@ struct bench {
     struct cattn_work_path paths[MAX_ITEMS];
     size_t n_items;
     uint64_t longest;
+    uint32_t pass;
     float *q;
 };
 
@@ -149,7 +150,8 @@ static float *attend(struct cattn_schedule *s, struct bench *b, uint32_t nth)
 {
     size_t n = (size_t)b->work.n_rows * b->shape.n_heads;
     float *out = guard_alloc(output_floats(b) * sizeof *out, GUARD_NONE);
-    struct cattn_call call = {.scale = 0.4f,
+    struct cattn_call call = {.pass = ++b->pass,
+                              .variant = {.scale = 0.4f},
                               .q = b->q,
                               .out = out,
                               .lse = out + n * V_DIM,

@@ -132,7 +132,7 @@ static void check_runs(struct cattn_store *store, const struct cattn_work *work)
         blame(store, chunk != (length + c - 1) / c, "the runs of an item do not cover it");
         total += length;
     }
-    cattn_work_count_tokens(work, &shared, &unshared);
+    cattn_work_count_tokens(work, 0, 0, &shared, &unshared);
     blame(store, unshared != total || shared > unshared, "tokens read");
 }
 

@@ -68,7 +68,7 @@ START_TEST(runs_are_what_the_same_items_see)
     expect_run(3, 0, 1, c, 1, (uint32_t[]){2});
     expect_run(4, 4, 2, d + 4, 1, (uint32_t[]){3});
     uint64_t shared, unshared;
-    cattn_work_count_tokens(&work, &shared, &unshared);
+    cattn_work_count_tokens(&work, 0, 0, &shared, &unshared);
     ck_assert_uint_eq(unshared, 18 + 12 + 3 + 24);
     ck_assert_uint_eq(shared, 12 + 4 + 2 + 3 + 8);
 }
@@ -82,7 +82,7 @@ START_TEST(without_sharing_each_item_has_one_run)
     expect_run(0, 0, 5, a, 1, (uint32_t[]){0});
     expect_run(3, 0, 6, d, 1, (uint32_t[]){3});
     uint64_t shared, unshared;
-    cattn_work_count_tokens(&work, &shared, &unshared);
+    cattn_work_count_tokens(&work, 0, 0, &shared, &unshared);
     ck_assert_uint_eq(unshared, 18 + 12 + 3 + 24);
     ck_assert_uint_eq(shared, unshared);
 }
@@ -106,13 +106,13 @@ START_TEST(lengths_advance_without_a_new_structure)
     struct cattn_work_path paths[4];
     build(paths, tree_of_four(paths), 1);
     uint64_t structure = work.structure, revision = work.revision, shared, before, unshared;
-    cattn_work_count_tokens(&work, &before, &unshared);
+    cattn_work_count_tokens(&work, 0, 0, &before, &unshared);
     const struct cattn_work_path later[] = {{.position = 18}, {.position = 11}, {.position = 3}, {.position = 23}};
     cattn_work_advance(&work, later);
     ck_assert_uint_eq(work.structure, structure);
     ck_assert_uint_ne(work.revision, revision);
     ck_assert_uint_eq(work.items[0].position, 18);
-    cattn_work_count_tokens(&work, &shared, &unshared);
+    cattn_work_count_tokens(&work, 0, 0, &shared, &unshared);
     ck_assert_uint_eq(shared, before + 2);
     revision = work.revision;
     build(paths, 4, 1);

@@ -35,8 +35,8 @@ int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend
 bool cattn_struct_readable(const void *object, size_t known);
 bool cattn_struct_writable(void *object, size_t known);
 
-/* Copies a caller's struct into one of `known` bytes; one of an earlier version, at least `first` bytes long, leaves
- * the rest zero.  False: not readable. */
+/* Copies a caller's struct into one of `known` bytes; one of the first version, `first` bytes long, leaves the rest
+ * zero.  False: not readable. */
 bool cattn_struct_read(void *to, size_t known, size_t first, const void *object);
 
 #endif

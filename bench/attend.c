@@ -15,6 +15,7 @@
 #include "attend_lane.h"
 #include "attend_options.h"
 #include "attend_report.h"
+#include "attend_steps.h"
 #include "harness.h"
 
 struct bench {
@@ -22,7 +23,9 @@ struct bench {
     FILE *text, *csv;
     FILE *passes[BENCH_MAX_PASSES]; /* the CSV of each; NULL: none */
     struct bench_setup setup;
-    struct bench_lane lanes[BENCH_N_VARIANTS];
+    struct bench_lane lanes[BENCH_N_VARIANTS + BENCH_N_SCORINGS];
+    int n_lanes;
+    struct bench_lane *first[BENCH_N_VARIANTS];       /* lane of each variant */
     double quick[BENCH_MAX_SHAPES][BENCH_N_VARIANTS]; /* us; 0: not measured */
     int failed;
 };
@@ -32,14 +35,15 @@ struct bench {
 /* The slice of arithmetic in the units that a kernel multiplies in. */
 static struct bench_lane *slice_of(struct bench *bench, const struct bench_instance *instance)
 {
-    struct bench_lane *amx = &bench->lanes[BENCH_AMX];
-    return amx->is_open && strstr(instance->kernel, "amx") != NULL ? amx : &bench->lanes[BENCH_FMA];
+    struct bench_lane *amx = bench->first[BENCH_AMX];
+    return amx->is_open && strstr(instance->kernel, "amx") != NULL ? amx : bench->first[BENCH_FMA];
 }
 
 static struct bench_row make_row(struct bench *bench, struct bench_lane *lane, int pass)
 {
-    struct bench_lane *read = &bench->lanes[BENCH_READ], *slice = slice_of(bench, &lane->instance);
-    const double bytes = (double)read->variant->bytes(&bench->setup.shape) * 1e6;
+    struct bench_lane *read = bench->first[BENCH_READ], *slice = slice_of(bench, &lane->instance);
+    const struct bench_shape seen = bench_seen(&bench->setup.shape, &read->instance.attention);
+    const double bytes = (double)read->variant->bytes(&seen) * 1e6;
     const double operations = slice->instance.operations * 1e6;
     struct bench_row row = {
         .variant = lane->variant,
@@ -54,37 +58,47 @@ static struct bench_row make_row(struct bench *bench, struct bench_lane *lane, i
     return row;
 }
 
-static void report(struct bench *bench, uint32_t shape)
+static void report_lane(struct bench *bench, struct bench_lane *lane)
 {
-    int heading = 1;
+    struct bench_row row = make_row(bench, lane, -1);
 
-    for (int i = 0; i < BENCH_N_VARIANTS; i++) {
-        struct bench_lane *lane = &bench->lanes[i];
-        struct bench_row row;
+    if (!bench->options.quick)
+        bench_table_row(bench->text, &row);
+    if (bench->csv != NULL)
+        bench_csv_row(bench->csv, &row);
+    for (uint32_t pass = 0; pass < bench->options.passes; pass++)
+        if (bench->passes[pass] != NULL) {
+            row = make_row(bench, lane, (int)pass);
+            bench_csv_row(bench->passes[pass], &row);
+        }
+}
+
+static void report(struct bench *bench)
+{
+    struct bench_lane *plain = bench->first[BENCH_CHUNK];
+
+    if (!bench->options.quick)
+        bench_table_header(bench->text, &bench->setup.shape);
+    for (struct bench_lane *lane = bench->lanes; lane < bench->lanes + bench->n_lanes; lane++) {
         if (!lane->is_open || !lane->is_wanted)
             continue;
-        row = make_row(bench, lane, -1);
-        bench->quick[shape][i] = row.us;
-        if (!bench->options.quick) {
-            if (heading)
-                bench_table_header(bench->text, &row);
-            bench_table_row(bench->text, &row);
-            heading = 0;
-        }
-        if (bench->csv != NULL)
-            bench_csv_row(bench->csv, &row);
-        for (uint32_t pass = 0; pass < bench->options.passes; pass++)
-            if (bench->passes[pass] != NULL) {
-                row = make_row(bench, lane, (int)pass);
-                bench_csv_row(bench->passes[pass], &row);
-            }
+        if (bench->options.variant_grid && lane->variant == plain->variant)
+            snprintf(lane->instance.detail, sizeof lane->instance.detail, "%.2f of the plain time",
+                     bench_lane_us(lane, -1) / bench_lane_us(plain, -1));
+        report_lane(bench, lane);
     }
     fflush(bench->text);
 }
 
+static void note_times(struct bench *bench, double *us)
+{
+    for (int i = 0; i < BENCH_N_VARIANTS; i++)
+        us[i] = bench->first[i]->is_open && bench->first[i]->is_wanted ? bench_lane_us(bench->first[i], -1) : 0.0;
+}
+
 static void measure(struct bench *bench)
 {
-    struct bench_lane *lanes = bench->lanes, *end = lanes + BENCH_N_VARIANTS;
+    struct bench_lane *lanes = bench->lanes, *end = lanes + bench->n_lanes;
 
     for (struct bench_lane *lane = lanes; lane < end; lane++)
         if (lane->is_open)
@@ -100,50 +114,82 @@ static void measure(struct bench *bench)
 }
 
 /* Reading and arithmetic alone are always measured: they are what the rest is compared with. */
+static struct bench_lane *add_lane(struct bench *bench, int variant, const struct bench_scoring *scoring)
+{
+    struct bench_lane *lane = &bench->lanes[bench->n_lanes++];
+    const struct cattn_variant attention = {
+        .size = sizeof attention,
+        .softcap = scoring->softcap,
+        .window = scoring->window,
+        .n_sink_tokens = scoring->n_sink_tokens,
+        .alibi_slopes = scoring->alibi ? bench->setup.slopes : NULL,
+        .sinks = scoring->sinks ? bench->setup.sinks : NULL,
+    };
+
+    *lane = (struct bench_lane){.variant = bench_variants[variant],
+                                .options = &bench->options,
+                                .setup = &bench->setup,
+                                .instance.attention = attention,
+                                .is_wanted = bench->options.wanted[variant]};
+    if (lane->is_wanted || variant >= BENCH_READ)
+        bench_lane_open(lane, bench->text);
+    return lane;
+}
+
 static void open_lanes(struct bench *bench)
 {
+    const struct bench_options *options = &bench->options;
+    const struct bench_shape *s = &bench->setup.shape;
+    struct bench_scoring scorings[BENCH_N_SCORINGS] = {options->scoring};
+
+    if (options->variant_grid)
+        bench_options_scorings(options, s->shared + s->private, scorings);
+    bench->n_lanes = 0;
     for (int i = 0; i < BENCH_N_VARIANTS; i++) {
-        struct bench_lane *lane = &bench->lanes[i];
-        *lane = (struct bench_lane){.variant = bench_variants[i],
-                                    .options = &bench->options,
-                                    .setup = &bench->setup,
-                                    .is_wanted = bench->options.wanted[i]};
-        if (lane->is_wanted || i >= BENCH_READ)
-            bench_lane_open(lane, bench->text);
+        bench->first[i] = add_lane(bench, i, &scorings[0]);
+        for (int j = 1; i == BENCH_CHUNK && options->variant_grid && j < BENCH_N_SCORINGS; j++)
+            (void)add_lane(bench, i, &scorings[j]);
     }
 }
 
 static void close_lanes(struct bench *bench)
 {
-    for (int i = 0; i < BENCH_N_VARIANTS; i++) {
+    for (int i = 0; i < bench->n_lanes; i++) {
         bench->failed |= bench->lanes[i].failed;
         bench_lane_close(&bench->lanes[i]);
     }
 }
 
-static int run_shape(struct bench *bench, uint32_t shape)
+static int setup_open(struct bench_setup *setup, const struct bench_shape *shape)
 {
-    const struct bench_shape *s = &bench->options.shapes[shape];
-    size_t values = (size_t)s->batch * s->heads * s->head_dim;
-    struct bench_setup *setup = &bench->setup;
+    size_t values = (size_t)shape->batch * shape->heads * shape->head_dim, heads = shape->heads;
+    float *floats = malloc(2 * (values + heads) * sizeof *floats);
 
-    *setup =
-        (struct bench_setup){.shape = *s, .q = malloc(values * sizeof(float)), .out = malloc(values * sizeof(float))};
-    if (setup->q == NULL || setup->out == NULL) {
-        free(setup->q);
-        free(setup->out);
+    *setup = (struct bench_setup){.shape = *shape, .q = floats};
+    if (floats == NULL) {
         fputs("attend: no memory\n", stderr);
         return -1;
     }
-    bench_data_q(s, setup->q);
+    setup->out = floats + values;
+    setup->slopes = floats + 2 * values;
+    setup->sinks = setup->slopes + heads;
+    bench_data_q(shape, setup->q);
+    bench_data_heads(shape, setup->slopes, setup->sinks);
+    return 0;
+}
+
+static int run_shape(struct bench *bench, uint32_t shape)
+{
+    if (setup_open(&bench->setup, &bench->options.shapes[shape]) != 0)
+        return -1;
     open_lanes(bench);
-    if (bench->lanes[BENCH_READ].is_open && bench->lanes[BENCH_FMA].is_open) {
+    if (bench->first[BENCH_READ]->is_open && bench->first[BENCH_FMA]->is_open) {
         measure(bench);
-        report(bench, shape);
+        note_times(bench, bench->quick[shape]);
+        report(bench);
     }
     close_lanes(bench);
-    free(setup->q);
-    free(setup->out);
+    free(bench->setup.q);
     return 0;
 }
 
@@ -249,6 +295,17 @@ static void print_quick(const struct bench *bench)
     }
 }
 
+static int run_shapes(struct bench *bench)
+{
+    int status = 0;
+
+    for (uint32_t i = 0; i < bench->options.n_shapes && status == 0; i++)
+        status = run_shape(bench, i);
+    if (bench->options.quick)
+        print_quick(bench);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     static struct bench bench;
@@ -259,9 +316,11 @@ int main(int argc, char **argv)
     bench_blas_prepare(argv);
     if (open_outputs(&bench) != 0)
         return 1;
-    for (uint32_t i = 0; i < bench.options.n_shapes && status == 0; i++)
-        status = run_shape(&bench, i);
-    if (bench.options.quick)
-        print_quick(&bench);
+    if (bench.options.balance)
+        status = bench_balance(&bench.options, bench.text);
+    else if (bench.options.pack)
+        status = bench_pack(&bench.options, bench.text);
+    else
+        status = run_shapes(&bench);
     return status != 0 || close_outputs(&bench) != 0 || bench.failed;
 }

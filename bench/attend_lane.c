@@ -25,10 +25,13 @@ static uint32_t choose_layers(const struct bench_lane *lane)
 void bench_lane_open(struct bench_lane *lane, FILE *text)
 {
     const char *reason = "too little memory for one layer";
+    int is_plain = bench_is_plain(&lane->instance.attention) && lane->setup->shape.dtype != CATTN_I8;
 
     bench_progress("shared %u: filling %s", lane->setup->shape.shared, lane->variant->name);
     lane->n_layers = choose_layers(lane);
-    if (lane->n_layers > 0)
+    if (lane->variant->computes == BENCH_PLAIN && !is_plain)
+        reason = "not supported: it is for plain attention over floats";
+    else if (lane->n_layers > 0)
         reason = lane->variant->open(lane->setup, lane->n_layers, &lane->instance);
     lane->is_open = reason == NULL;
     bench_progress_end();
@@ -84,9 +87,9 @@ static void run_and_check(struct bench_lane *lane)
     double error;
 
     spoil_output(lane->setup);
-    if (run_once(lane) < 0.0 || !lane->variant->computes)
+    if (run_once(lane) < 0.0 || lane->variant->computes == BENCH_NOTHING)
         return;
-    error = bench_relative_error(lane->setup, layer);
+    error = bench_relative_error(lane->setup, &lane->instance.attention, layer);
     lane->relative_error = error > lane->relative_error || isnan(error) ? error : lane->relative_error;
     if (!(error <= lane->instance.tolerance)) {
         snprintf(what, sizeof what, "wrong: relative error %.2e, at most %.0e is right", error,

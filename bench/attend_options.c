@@ -53,7 +53,15 @@ enum option_name {
     SHARED,
     PRIVATE,
     THREADS,
-    PASSES, /* numbers */
+    PASSES,
+    WINDOW,
+    SINK_TOKENS, /* numbers */
+    SOFTCAP,
+    ALIBI,
+    SINKS,
+    VARIANT_GRID,
+    BALANCE,
+    PACK,
     DTYPE,
     GRID,
     VARIANTS,
@@ -88,12 +96,21 @@ static const char help[] =
     "  --chunk N       tokens of a chunk: 32, 64, 128 or 256 (64)\n"
     "  --shared N      tokens that all sequences have in common, whole chunks (1024)\n"
     "  --private N     tokens of each sequence's own (64)\n"
-    "  --dtype T       K and V are f32, f16 or bf16 (f32)\n"
+    "  --dtype T       K and V are f32, f16, bf16 or i8 (f32)\n"
     "  --grid NAME     many shapes, instead of the numbers given for\n"
     "                  table3    shared 0, 1024, 2048 and 4096, as in table 3 of the paper\n"
     "                  figure3   shared 1024, 2048 and 4096 with private 256, 512, 1024 and 2048, as in figure 3\n"
     "                  figure4   batch 16, 32, 48, 64, 80 and 96 with shared 2048 and private 64, as in figure 4\n"
     "                  batch     batch 1, 2, 4 ... 128 with shared 1024 and 2048 and private 64\n"
+    "Attention (plain, unless one of these is given; only this library does the others):\n"
+    "  --softcap X     scores x become X * tanh(x / X)\n"
+    "  --window N      the last N tokens are seen, ...\n"
+    "  --sink-tokens N ... and the first N (0)\n"
+    "  --alibi         scores fall with the distance, by a slope for each head\n"
+    "  --sinks         a logit of each head is added to the denominator\n"
+    "  --variant-grid  chunk plain, then with each of these, then with all: the numbers given, else softcap 30, "
+    "window\n"
+    "                  half the tokens, 4 sink tokens\n"
     "How:\n"
     "  --variants LIST comma-separated (all)\n"
     "  --kernel NAME   of this library (the best)\n"
@@ -104,6 +121,10 @@ static const char help[] =
     "                  the last-level cache where that is more)\n"
     "  --warm          one layer only\n"
     "  --quick         a short run: shared 1024 and 2048, 8 heads, own kernels only, and a short table\n"
+    "Instead of all this, through the public interface:\n"
+    "  --balance       how far the slowest of the threads (2) is behind their mean, over batches of long and short\n"
+    "                  sequences and of deep and flat trees\n"
+    "  --pack          what storing the new K and V takes of a decode step (private 256)\n"
     "Output:\n"
     "  --csv FILE      results as CSV; those of each pass in FILE with .passN before its ending; -: standard output\n"
     "  --help          this text\n"
@@ -163,12 +184,23 @@ static int parse_seconds(const char *name, const char *text, double *value)
     return 0;
 }
 
+static int parse_softcap(const char *text, float *value)
+{
+    char *end;
+    float softcap = strtof(text, &end);
+
+    if (end == text || *end != '\0' || !(softcap > 0.0f && softcap <= 1e6f))
+        return complain("--softcap takes a number above 0, up to a million, not '%s'", text);
+    *value = softcap;
+    return 0;
+}
+
 static int parse_dtype(const char *text, uint32_t *dtype)
 {
-    for (*dtype = CATTN_F32; *dtype <= CATTN_BF16; ++*dtype)
+    for (*dtype = CATTN_F32; *dtype <= CATTN_I8; ++*dtype)
         if (strcmp(text, bench_dtype_name(*dtype)) == 0)
             return 0;
-    return complain("--dtype takes f32, f16 or bf16, not '%s'", text);
+    return complain("--dtype takes f32, f16, bf16 or i8, not '%s'", text);
 }
 
 static int parse_variants(const char *text, int *wanted)
@@ -248,22 +280,23 @@ static int add_shapes(struct bench_options *options, const struct bench_shape *g
 }
 
 /* Those of the grid; fewer and narrower ones for a quick run. */
-static int set_shapes(struct bench_options *options, const struct grid *grid, const int *given)
+static int set_shapes(struct bench_options *options, const struct grid *grid, int shared_given)
 {
     struct bench_shape first = options->shapes[0];
 
-    if (options->quick && !given[HEADS] && !given[KV_HEADS])
+    if (options->quick && !options->heads_given)
         first.heads = 8;
     if (first.kv_heads == 0)
         first.kv_heads = first.heads;
     if (grid == NULL)
-        grid = options->quick && !given[SHARED] ? &quick_shapes : &given_shape;
+        grid = options->quick && !shared_given ? &quick_shapes : &given_shape;
     return add_shapes(options, &first, grid);
 }
 
 static uint64_t default_memory(const struct bench_options *options)
 {
-    uint64_t usual = options->quick ? UINT64_C(256000000) : UINT64_C(1600000000), caches = 2 * bench_last_level_cache();
+    int is_short = options->quick || options->balance || options->pack;
+    uint64_t usual = is_short ? UINT64_C(256000000) : UINT64_C(1600000000), caches = 2 * bench_last_level_cache();
     return usual > caches ? usual : caches;
 }
 
@@ -278,6 +311,10 @@ static const struct option names[] = {
     {"kv-heads", 1, NULL, KV_HEADS}, {"head-dim", 1, NULL, HEAD_DIM},
     {"chunk", 1, NULL, CHUNK},       {"shared", 1, NULL, SHARED},
     {"private", 1, NULL, PRIVATE},   {"threads", 1, NULL, THREADS},
+    {"window", 1, NULL, WINDOW},     {"sink-tokens", 1, NULL, SINK_TOKENS},
+    {"softcap", 1, NULL, SOFTCAP},   {"alibi", 0, NULL, ALIBI},
+    {"sinks", 0, NULL, SINKS},       {"variant-grid", 0, NULL, VARIANT_GRID},
+    {"balance", 0, NULL, BALANCE},   {"pack", 0, NULL, PACK},
     {"passes", 1, NULL, PASSES},     {"dtype", 1, NULL, DTYPE},
     {"grid", 1, NULL, GRID},         {"variants", 1, NULL, VARIANTS},
     {"kernel", 1, NULL, KERNEL},     {"seconds", 1, NULL, SECONDS},
@@ -289,15 +326,24 @@ static const struct option names[] = {
 static int set_number(struct bench_options *options, int option, const char *text)
 {
     static const uint64_t limits[][2] = {
-        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},   [KV_HEADS] = {1, 1024},
-        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},    [SHARED] = {0, 1 << 20},
-        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024}, [PASSES] = {1, BENCH_MAX_PASSES},
+        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},          [KV_HEADS] = {1, 1024},
+        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},           [SHARED] = {0, 1 << 20},
+        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024},        [PASSES] = {1, BENCH_MAX_PASSES},
+        [WINDOW] = {1, 1 << 21},  [SINK_TOKENS] = {0, 1 << 21},
     };
     struct bench_shape *s = &options->shapes[0];
     uint32_t *const targets[] = {
-        [BATCH] = &s->batch,       [HEADS] = &s->heads,     [KV_HEADS] = &s->kv_heads,
-        [HEAD_DIM] = &s->head_dim, [CHUNK] = &s->chunk,     [SHARED] = &s->shared,
-        [PRIVATE] = &s->private,   [THREADS] = &s->threads, [PASSES] = &options->passes,
+        [BATCH] = &s->batch,
+        [HEADS] = &s->heads,
+        [KV_HEADS] = &s->kv_heads,
+        [HEAD_DIM] = &s->head_dim,
+        [CHUNK] = &s->chunk,
+        [SHARED] = &s->shared,
+        [PRIVATE] = &s->private,
+        [THREADS] = &s->threads,
+        [PASSES] = &options->passes,
+        [WINDOW] = &options->scoring.window,
+        [SINK_TOKENS] = &options->scoring.n_sink_tokens,
     };
     uint64_t value;
 
@@ -321,6 +367,12 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         case DTYPE: status = parse_dtype(optarg, &options->shapes[0].dtype); break;
         case GRID: status = (grid = find_grid(optarg)) != NULL ? 0 : -1; break;
         case VARIANTS: variants = optarg; break;
+        case SOFTCAP: status = parse_softcap(optarg, &options->scoring.softcap); break;
+        case ALIBI: options->scoring.alibi = 1; break;
+        case SINKS: options->scoring.sinks = 1; break;
+        case BALANCE: options->balance = 1; break;
+        case PACK: options->pack = 1; break;
+        case VARIANT_GRID: options->variant_grid = 1; break;
         case KERNEL: options->shapes[0].kernel = optarg; break;
         case SECONDS: status = parse_seconds("seconds", optarg, &options->turn_seconds); break;
         case MEMORY: status = parse_size("memory", optarg, &options->memory); break;
@@ -335,13 +387,46 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         return status;
     if (optind < argc)
         return complain("unexpected argument '%s'", argv[optind]);
+    if (options->variant_grid + options->quick + options->balance + options->pack > 1)
+        return complain("--variant-grid, --balance, --pack and --quick exclude each other");
+    if (options->balance && !given[THREADS])
+        options->shapes[0].threads = 2;
+    if (options->balance && options->shapes[0].threads < 2)
+        return complain("--balance takes at least two threads");
+    if (options->pack && !given[PRIVATE])
+        options->shapes[0].private = 256;
+    options->heads_given = given[HEADS] || given[KV_HEADS];
     if (variants == NULL && options->quick)
         variants = "paged,paged_shared,chunk,read";
+    if (variants == NULL && options->variant_grid)
+        variants = "chunk,read,fma,amx";
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
         options->wanted[i] = variants == NULL;
     if (variants != NULL && parse_variants(variants, options->wanted) != 0)
         return -1;
-    return set_shapes(options, grid, given);
+    return set_shapes(options, grid, given[SHARED]);
+}
+
+void bench_options_scorings(const struct bench_options *options, uint32_t n,
+                            struct bench_scoring scorings[BENCH_N_SCORINGS])
+{
+    const struct bench_scoring *given = &options->scoring;
+    const struct bench_scoring all = {
+        .softcap = given->softcap > 0.0f ? given->softcap : 30.0f,
+        .window = given->window > 0 ? given->window : (n + 1) / 2,
+        .n_sink_tokens = given->n_sink_tokens > 0 ? given->n_sink_tokens : 4,
+        .alibi = 1,
+        .sinks = 1,
+    };
+    const struct bench_scoring each[BENCH_N_SCORINGS] = {
+        {.softcap = 0.0f},
+        {.softcap = all.softcap},
+        {.window = all.window, .n_sink_tokens = all.n_sink_tokens},
+        {.alibi = 1},
+        {.sinks = 1},
+        all,
+    };
+    memcpy(scorings, each, sizeof each);
 }
 
 int bench_options_parse(struct bench_options *options, int argc, char **argv, int *status)

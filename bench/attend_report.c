@@ -1,5 +1,25 @@
 #include "attend_report.h"
 
+/* With what is added to plain attention, as in chunk+softcap. */
+struct row_name {
+    char text[64];
+};
+
+static struct row_name name_of(const struct bench_row *row)
+{
+    const struct cattn_variant plain = {0},
+                               *a = row->variant->computes == BENCH_ANY ? &row->instance->attention : &plain;
+    struct row_name name;
+
+    if (a->softcap > 0.0f && a->window > 0 && a->alibi_slopes != NULL && a->sinks != NULL)
+        snprintf(name.text, sizeof name.text, "%s+all", row->variant->name);
+    else
+        snprintf(name.text, sizeof name.text, "%s%s%s%s%s", row->variant->name, a->softcap > 0.0f ? "+softcap" : "",
+                 a->window > 0 ? "+window" : "", a->alibi_slopes != NULL ? "+alibi" : "",
+                 a->sinks != NULL ? "+sinks" : "");
+    return name;
+}
+
 /* What follows from a row's times. */
 struct derived {
     uint64_t bytes;
@@ -10,18 +30,19 @@ struct derived {
 /* Twice a multiply and add for each score and each weighted V. */
 static double operations(const struct bench_row *row)
 {
-    const struct bench_shape *s = row->shape;
-    if (!row->variant->computes)
+    const struct bench_shape seen = bench_seen(row->shape, &row->instance->attention);
+    if (row->variant->computes == BENCH_NOTHING)
         return row->instance->operations;
-    return 4.0 * s->head_dim * s->heads * s->batch * ((double)s->shared + s->private);
+    return 4.0 * seen.head_dim * seen.heads * seen.batch * ((double)seen.shared + seen.private);
 }
 
 static struct derived derive(const struct bench_row *row)
 {
+    const struct bench_shape seen = bench_seen(row->shape, &row->instance->attention);
     struct derived derived;
     double seconds = row->us * 1e-6, work = operations(row), bytes;
 
-    derived.bytes = row->variant->bytes(row->shape);
+    derived.bytes = row->variant->bytes(&seen);
     bytes = (double)derived.bytes;
     derived.gbps = bytes / seconds * 1e-9;
     derived.of_read = bytes / seconds / row->usual.read;
@@ -44,7 +65,7 @@ void bench_csv_row(FILE *file, const struct bench_row *row)
     const struct bench_shape *s = row->shape;
     struct derived d = derive(row);
 
-    fprintf(file, "%s,%s,%s,%u,%u,%u,%u,%u,%u,%u,%u,", row->variant->name, row->instance->kernel,
+    fprintf(file, "%s,%s,%s,%u,%u,%u,%u,%u,%u,%u,%u,", name_of(row).text, row->instance->kernel,
             bench_dtype_name(row->instance->dtype), s->batch, s->heads, s->kv_heads, s->head_dim, s->chunk, s->shared,
             s->private, s->threads);
     fprintf(file, "%.1f,%.1f,%llu,%.2f,%.3f,%.2f,%.2f,%s,%.2e,%.3f\n", row->us, row->us_min,
@@ -52,10 +73,8 @@ void bench_csv_row(FILE *file, const struct bench_row *row)
             d.of_compute);
 }
 
-void bench_table_header(FILE *file, const struct bench_row *row)
+void bench_table_header(FILE *file, const struct bench_shape *s)
 {
-    const struct bench_shape *s = row->shape;
-
     fprintf(file, "\nbatch %u, heads %u / %u of %u, chunk %u, shared %u, private %u, %s, %u thread%s\n", s->batch,
             s->heads, s->kv_heads, s->head_dim, s->chunk, s->shared, s->private, bench_dtype_name(s->dtype), s->threads,
             s->threads == 1 ? "" : "s");
@@ -67,7 +86,7 @@ void bench_table_row(FILE *file, const struct bench_row *row)
 {
     struct derived d = derive(row);
 
-    fprintf(file, "%-13s %-18s %-5s %10.0f %10.0f %8.1f %7.0f%% %8.1f %7.0f%% %-8s %.0e%s%s\n", row->variant->name,
+    fprintf(file, "%-13s %-18s %-5s %10.0f %10.0f %8.1f %7.0f%% %8.1f %7.0f%% %-8s %.0e%s%s\n", name_of(row).text,
             row->instance->kernel, bench_dtype_name(row->instance->dtype), row->us, row->us_min, d.gbps,
             100.0 * d.of_read, d.gflops, 100.0 * d.of_compute, d.bound, row->relative_error,
             row->instance->detail[0] != '\0' ? "  " : "", row->instance->detail);

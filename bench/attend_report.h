@@ -26,7 +26,7 @@ void bench_csv_header(FILE *file);
 void bench_csv_row(FILE *file, const struct bench_row *row);
 
 /* For people. */
-void bench_table_header(FILE *file, const struct bench_row *row);
+void bench_table_header(FILE *file, const struct bench_shape *shape);
 void bench_table_row(FILE *file, const struct bench_row *row);
 
 #endif

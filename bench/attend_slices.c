@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "attend.h"
-#include "chunkattention.h"
 #include "harness.h"
 #include "simd.h"
 #include "tiles.h"
@@ -97,5 +96,5 @@ static const char *open_amx(struct bench_setup *setup, uint32_t n_layers, struct
     return open_slice(setup, instance, bench_tiles_multiply_add);
 }
 
-const struct bench_variant bench_fma = {"fma", 0, bytes, open_fma, close_slice, NULL, run};
-const struct bench_variant bench_amx = {"amx", 0, bytes, open_amx, close_slice, NULL, run};
+const struct bench_variant bench_fma = {"fma", BENCH_NOTHING, bytes, open_fma, close_slice, NULL, run};
+const struct bench_variant bench_amx = {"amx", BENCH_NOTHING, bytes, open_amx, close_slice, NULL, run};

@@ -15,7 +15,6 @@
 
 #include "attend.h"
 #include "backend.h"
-#include "chunkattention.h"
 #include "harness.h"
 #include "work.h"
 
@@ -35,6 +34,7 @@ struct bench_tree {
 /* What a variant does with it. */
 struct view {
     struct bench_tree *tree;
+    const struct cattn_variant *attention;
     int share;          /* of the work list */
     int sequence_outer; /* order */
 };
@@ -222,6 +222,8 @@ static struct bench_tree *tree_open(const struct bench_shape *s, uint32_t n_laye
     status = cattn_work_init(&tree->work, shape.n_slots, s->chunk);
     if (status == CATTN_OK)
         status = tree_paths(tree, s);
+    if (status == CATTN_OK && tree->backend->block_bytes(&shape) == 0)
+        status = CATTN_ENOTSUP;
     if (status == CATTN_OK)
         status = tree->backend->open(&shape, s->kernel, &tree->store);
     if (status == CATTN_OK)
@@ -253,6 +255,7 @@ static double attend(const struct bench_setup *setup, const struct view *view, u
     double start;
 
     call.pass = ++tree->n_passes;
+    call.variant = *view->attention;
     call.q = setup->q + first_row * call.q_row;
     call.out = setup->out + first_row * call.out_row;
     start = bench_now();
@@ -322,6 +325,9 @@ static void tree_drop(struct bench_setup *setup, struct bench_tree *tree)
     tree_release(tree);
 }
 
+/* Of 16-bit numbers weights may be rounded, of i8 queries too. */
+static const double tolerances[] = {[CATTN_F32] = 1e-5, [CATTN_F16] = 1e-2, [CATTN_BF16] = 1e-2, [CATTN_I8] = 3e-2};
+
 static const char *open_view(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance,
                              struct bench_tree *tree, int share)
 {
@@ -333,11 +339,12 @@ static const char *open_view(struct bench_setup *setup, uint32_t n_layers, struc
         return cattn_strerror(CATTN_ENOMEM);
     }
     view->tree = tree;
+    view->attention = &instance->attention;
     view->share = share;
     tree->users++;
     instance->state = view;
     instance->dtype = setup->shape.dtype;
-    instance->tolerance = setup->shape.dtype == CATTN_F32 ? 1e-5 : 1e-2;
+    instance->tolerance = tolerances[setup->shape.dtype];
     snprintf(instance->kernel, sizeof instance->kernel, "%s", tree->backend->kernel(tree->store, &exact));
     if (!share)
         choose_order(setup, instance, n_layers);
@@ -379,6 +386,7 @@ static const char *open_paged(struct bench_setup *setup, uint32_t n_layers, stru
     return tree == NULL ? reason : open_view(setup, n_layers, instance, tree, 0);
 }
 
-const struct bench_variant bench_chunk = {"chunk", 1, unique, open_chunk, close_view, turn, run};
-const struct bench_variant bench_paged = {"paged", 1, copied, open_paged, close_view, turn, run};
-const struct bench_variant bench_paged_shared = {"paged_shared", 1, unique, open_paged_shared, close_view, turn, run};
+const struct bench_variant bench_chunk = {"chunk", BENCH_ANY, unique, open_chunk, close_view, turn, run};
+const struct bench_variant bench_paged = {"paged", BENCH_ANY, copied, open_paged, close_view, turn, run};
+const struct bench_variant bench_paged_shared = {"paged_shared", BENCH_ANY, unique, open_paged_shared,
+                                                 close_view,     turn,      run};

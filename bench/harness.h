@@ -8,6 +8,9 @@
 /* Seconds of a clock that only goes forward. */
 double bench_now(void);
 
+/* Seconds that the calling thread has run: what others do on its CPU is not counted. */
+double bench_thread_now(void);
+
 /* Zeroed memory of its own pages, huge ones where the system gives them.  NULL: there is none. */
 void *bench_alloc(size_t bytes);
 void bench_free(void *memory, size_t bytes);

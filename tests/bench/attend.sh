@@ -66,6 +66,31 @@ ours=paged,paged_shared,chunk,read
 run --variants $ours --dtype f16 --heads 6 --kv-heads 2 --batch 3 --shared 0 --csv - >"$tmp/f16.csv" 2>/dev/null ||
     fail "f16"
 check "$tmp/f16.csv" f16 1e-2
+
+# What only this library does.  The numbers of a window are those of the tokens that are seen.
+run --variants naive,onednn,$ours --kv-heads 2 --softcap 20 --window 50 --sink-tokens 3 --alibi --sinks \
+    --csv "$tmp/added.csv" >"$tmp/added.txt" || fail "attention that is not plain"
+[ "$(grep -c "SKIP: not supported" "$tmp/added.txt")" -eq 2 ] || fail "baselines: $(cat "$tmp/added.txt")"
+awk -F, '
+    NR == 1 { next }
+    !($20 <= 1e-5) { print "error: " $0; exit 1 }
+    { bytes = ($1 == "paged+all" ? 4 * 53 : 3 + 4 * 50) * 2 * 2 * 32 * 4 }
+    $14 != bytes { print "bytes: " $0; exit 1 }
+    { names = names $1 " " }
+    END { if (names != "paged+all paged_shared+all chunk+all read ") { print names; exit 1 } }
+    ' "$tmp/added.csv" || fail "attention that is not plain"
+
+# grid_of_variants OPTION...: chunk as it is, with each addition, with all.
+grid_of_variants() {
+    run --variant-grid --passes 2 --csv "$tmp/variants.csv" "$@" >"$tmp/variants.txt" || fail "variant grid $*"
+    [ "$(cut -d, -f1 "$tmp/variants.csv" | grep chunk | tr '\n' ' ')" = \
+        "chunk chunk+softcap chunk+window chunk+alibi chunk+sinks chunk+all " ] || fail "variant grid $*"
+    [ "$(grep -c "of the plain time" "$tmp/variants.txt")" -eq 6 ] || fail "ratios: $(cat "$tmp/variants.txt")"
+    grep -q "^chunk .* 1.00 of the plain time" "$tmp/variants.txt" || fail "ratio: $(cat "$tmp/variants.txt")"
+}
+grid_of_variants --dtype bf16
+grid_of_variants --kernel generic --heads 2 --kv-heads 1 --shared 0 --window 30 --sink-tokens 5
+
 run --variants $ours --private 0 --kernel generic --chunk 32 --csv - >"$tmp/all.csv" 2>/dev/null || fail "all shared"
 check "$tmp/all.csv" f32 1e-5
 [ "$(grep -c ,generic, "$tmp/all.csv")" -eq 3 ] || fail "--kernel generic"
@@ -105,6 +130,16 @@ run --variants $ours --quick --grid figure4 >"$tmp/quick.txt" || fail "quick fig
 run --variants $ours --quick >"$tmp/quick.txt" || fail "quick"
 grep -q " x, .* x$" "$tmp/quick.txt" || fail "quick: $(cat "$tmp/quick.txt")"
 
+# Through the public interface.
+run --pack --memory 1 >"$tmp/pack.txt" || fail "pack"
+grep -q "^batch 4, heads 4 / 4 of 32, .* private 70, f32, 2 threads" "$tmp/pack.txt" || fail "pack"
+grep -Eq "storing is [0-9.]+% of a decode step" "$tmp/pack.txt" || fail "pack: $(cat "$tmp/pack.txt")"
+run --balance --heads 2 --head-dim 16 --kv-heads 1 --memory 1 >"$tmp/balance.txt" || fail "balance"
+for batch in even "one long" "long and short" deep "deep and flat"; do
+    grep -Eq "^$batch  +2  +1( +[0-9.]+){3} x( +[12].[0-9][0-9]){3}$" "$tmp/balance.txt" ||
+        fail "balance, $batch: $(cat "$tmp/balance.txt")"
+done
+
 "$attend" --help >"$tmp/help.txt" || fail "--help"
 for variant in naive paper onednn paged paged_shared chunk read fma amx; do
     grep -q "^  $variant " "$tmp/help.txt" || fail "--help does not tell $variant"
@@ -129,6 +164,12 @@ refuses --chunk 48
 refuses --shared 100
 refuses --shared 0 --private 0
 refuses --dtype f64
+refuses --softcap 0
+refuses --softcap 3x
+refuses --window 0
+refuses --variant-grid --quick
+refuses --pack --balance
+refuses --balance --threads 1
 refuses --kernel no-such-kernel
 refuses --variants chunk,none
 refuses --variants ''

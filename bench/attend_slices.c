@@ -1,11 +1,5 @@
 /* fma and amx: arithmetic alone, in registers, for a fraction of a millisecond at a time.  What the multiplying units
  * give beside the other variants, in the same run; rows are compared with the one that their kernel multiplies in. */
-#ifdef HAVE_CONFIG_H
-#  include "config.h"
-#endif
-#ifndef _GNU_SOURCE
-#  define _GNU_SOURCE /* syscall */
-#endif
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,56 +1,19 @@
-#ifndef _GNU_SOURCE
-#  define _GNU_SOURCE /* syscall */
+#ifdef HAVE_CONFIG_H
+#  include "config.h"
 #endif
 #include "tiles.h"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__has_include)
-#  if __has_include(<amxbf16intrin.h>)
-#    define HAVE_TILES 1
-#  endif
-#endif
-
-#if HAVE_TILES
-#  include <cpuid.h>
+#if HAVE_CATTN_AMX
 #  include <immintrin.h>
 #  include <stdint.h>
-#  include <sys/syscall.h>
-#  include <unistd.h>
+
+#  include "cpu.h"
 
 enum { TILE_ROWS = 16, TILE_ROW_BYTES = 64, N_TILES = 8 };
 
-static int cpu_has_tiles(void)
-{
-    const uint32_t bf16 = 1u << 22, tile = 1u << 24, osxsave = 1u << 27;
-    uint32_t eax, ebx, ecx, edx;
-
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & osxsave))
-        return 0;
-    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & bf16) && (edx & tile);
-}
-
-/* Whether the system saves the configuration and the data of tiles. */
-static int system_saves_tiles(void)
-{
-    const uint32_t tiles = 3u << 17;
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    (void)high;
-    return (low & tiles) == tiles;
-}
-
-static int system_permits_tiles(void)
-{
-    const long request_permission = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-}
-
 const char *bench_tiles_unusable(void)
 {
-    if (!cpu_has_tiles())
-        return "this CPU has no AMX with bf16";
-    if (!system_saves_tiles() || !system_permits_tiles())
-        return "the system does not let this process use AMX";
-    return NULL;
+    return cattn_cpu_features() & CATTN_CPU_AMX ? NULL : "not in this CPU, not allowed by the system, or masked";
 }
 
 struct tile_config {
@@ -105,7 +68,7 @@ __attribute__((target("amx-tile,amx-bf16"))) double bench_tiles_multiply_add(siz
 #else
 const char *bench_tiles_unusable(void)
 {
-    return "built without AMX";
+    return "not in this build";
 }
 
 double bench_tiles_multiply_add(size_t n)

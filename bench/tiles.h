@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* NULL, or why this process cannot use tiles of bf16.  Asks the system for the permission, for all threads. */
+/* NULL, or why this process cannot use tiles of bf16. */
 const char *bench_tiles_unusable(void);
 
 /* Multiplies and adds in registers for n rounds; returns the operations done.  Only where tiles are usable. */

@@ -23,7 +23,7 @@ struct bench_setup {
     struct bench_shape shape;
     float *q, *out;                 /* [batch][heads][head_dim] */
     float *slopes, *sinks;          /* [heads] */
-    struct bench_tree *shared_tree; /* attend_tree.c: the store that chunk and paged_shared have in common */
+    struct bench_tree *shared_tree; /* attend_view.c: the store that chunk and paged_shared have in common */
 };
 
 /* A variant that is ready to run. */

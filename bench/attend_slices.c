@@ -36,18 +36,15 @@ static double run(struct bench_setup *setup, struct bench_instance *instance, ui
     return bench_now() - start;
 }
 
-/* Rounds that take about slice_seconds on one thread. */
+/* Rounds that take about slice_seconds on one thread.  In the time of the thread: what others do does not count. */
 static size_t choose_rounds(double (*multiply_add)(size_t rounds))
 {
-    size_t rounds = 64;
-
-    for (;;) {
-        double start = bench_now(), seconds;
+    for (size_t rounds = 64;; rounds *= 2) {
+        double start = bench_thread_now(), seconds;
         (void)multiply_add(rounds);
-        seconds = bench_now() - start;
+        seconds = bench_thread_now() - start;
         if (seconds >= slice_seconds)
             return (size_t)((double)rounds * slice_seconds / seconds) + 1;
-        rounds *= 2;
     }
 }
 

@@ -89,6 +89,15 @@ uint64_t bench_last_level_cache(void)
     return bytes > 0 ? (uint64_t)bytes : UINT64_C(64) << 20;
 }
 
+uint64_t bench_second_level_cache(void)
+{
+    long bytes = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (uint64_t)bytes : UINT64_C(512) << 10;
+}
+
 void bench_parallel(uint32_t n_threads, bench_task *task, void *context)
 {
 #ifdef _OPENMP

@@ -21,6 +21,9 @@ uint64_t bench_memory_available(void);
 /* Bytes of the largest cache; a guess where the system does not say. */
 uint64_t bench_last_level_cache(void);
 
+/* Bytes of a core's second-level cache; a guess likewise. */
+uint64_t bench_second_level_cache(void);
+
 /* Calls task once for each ith of n_threads, at the same time.  Without OpenMP, one after another.  A library that the
  * task calls finds itself alone: it is to use one thread. */
 typedef void bench_task(void *context, uint32_t ith, uint32_t n_threads);

@@ -246,7 +246,7 @@ static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t m
 }
 
 static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next)
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *const *next)
 {
     const struct cattn_layout *layout = all->layout;
     const size_t size = cattn_dtype_size(layout->dtype), k_token = layout->k_pad * size, v_token = layout->v_pad * size;
@@ -257,8 +257,8 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
                       .v_columns = layout->v_pad / 16};
     for (uint32_t i = 0; i < n_chunks; i++, first += layout->chunk_tokens) {
         const unsigned char *chunk = all->blocks + slots[i] * layout->block_bytes;
-        const unsigned char *after = i + 1 < n_chunks ? all->blocks + slots[i + 1] * layout->block_bytes : next;
-        b.ahead = after - chunk;
+        const unsigned char *after = i + 1 < n_chunks ? all->blocks + slots[i + 1] * layout->block_bytes : next[0];
+        b.ahead = after ? after - chunk : 0;
         for (uint32_t token = 0; token < layout->chunk_tokens; token += most) {
             b.k = chunk + token * k_token;
             b.v = chunk + layout->v_offset + token * v_token;

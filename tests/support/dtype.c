@@ -16,6 +16,7 @@ static const struct format formats[] = {
     [CATTN_F32] = {"f32", 4, 23, -126, 0x1.fffffep127},
     [CATTN_F16] = {"f16", 2, 10, -14, 65504.0},
     [CATTN_BF16] = {"bf16", 2, 7, -126, 0x1.fep127},
+    [CATTN_I8] = {"i8", 1, 7, 0, 127},
 };
 
 size_t dtype_size(uint32_t dtype)
@@ -30,7 +31,7 @@ const char *dtype_name(uint32_t dtype)
 
 double dtype_epsilon(uint32_t dtype)
 {
-    return ldexp(1.0, -formats[dtype].mantissa - 1);
+    return dtype == CATTN_I8 ? 1 / 253.0 : ldexp(1.0, -formats[dtype].mantissa - 1);
 }
 
 static double power_of_two(int exponent)
@@ -55,6 +56,22 @@ double dtype_round(uint32_t dtype, double x)
     volatile double large = 1.5 * power_of_two(exponent + 52 - f->mantissa);
     double rounded = copysign(x + large - large, x);
     return fabs(rounded) > f->max ? copysign(INFINITY, x) : rounded;
+}
+
+void dtype_round_vector(uint32_t dtype, double *x, size_t n)
+{
+    float largest = 0x1p-112f;
+    for (size_t i = 0; i < n; i++) {
+        if (dtype != CATTN_I8)
+            x[i] = dtype_round(dtype, x[i]);
+        else if (isfinite(x[i]) && isfinite(largest))
+            largest = fmaxf(largest, (float)fabs(x[i]));
+        else
+            largest = NAN;
+    }
+    const float scale = largest / 127, inverse = 127 / largest;
+    for (size_t i = 0; dtype == CATTN_I8 && i < n; i++)
+        x[i] = rint((float)x[i] * inverse) * (double)scale;
 }
 
 static uint16_t f16_bits(double x)

@@ -8,11 +8,14 @@
 size_t dtype_size(uint32_t dtype);
 const char *dtype_name(uint32_t dtype);
 
-/* Half a unit in the last place, relative. */
+/* Half a unit in the last place, relative (i8: to the largest of the vector). */
 double dtype_epsilon(uint32_t dtype);
 
 /* To the nearest value of the type, ties to even. */
 double dtype_round(uint32_t dtype, double x);
+
+/* All of a vector, as it is stored: i8 has a scale for it. */
+void dtype_round_vector(uint32_t dtype, double *x, size_t n);
 
 double dtype_load(uint32_t dtype, const void *p, size_t i);
 void dtype_store(uint32_t dtype, void *p, size_t i, double x);

@@ -420,14 +420,14 @@ static void stored_tokens(const struct engine *e, const struct toy *toy, size_t 
         double norm = 0;
         model(t->k + p * d, d, TENSOR_K, toy->hashes[p], toy->tokens[p], layer, head, 1);
         model(t->v + p * dv, dv, TENSOR_V, toy->hashes[p], toy->tokens[p], layer, head, 1);
-        for (size_t i = 0; i < d; i++) {
-            t->k[p * d + i] = dtype_round(kv, dtype_round(io, t->k[p * d + i]));
+        dtype_round_vector(io, t->k + p * d, d);
+        dtype_round_vector(io, t->v + p * dv, dv);
+        dtype_round_vector(kv, t->k + p * d, d);
+        dtype_round_vector(kv, t->v + p * dv, dv);
+        for (size_t i = 0; i < d; i++)
             norm += t->k[p * d + i] * t->k[p * d + i];
-        }
-        for (size_t i = 0; i < dv; i++) {
-            t->v[p * dv + i] = dtype_round(kv, dtype_round(io, t->v[p * dv + i]));
+        for (size_t i = 0; i < dv; i++)
             t->v_max = fmax(t->v_max, fabs(t->v[p * dv + i]));
-        }
         t->k_norm = fmax(t->k_norm, sqrt(norm));
     }
 }
@@ -446,20 +446,27 @@ static int is_poisoned(const struct engine *e, const struct toy *toy, uint64_t p
 static void check_head(const struct engine *e, const struct tokens *t, uint32_t row, uint32_t head, uint64_t position)
 {
     uint32_t d = e->config.head_dim, dv = v_dim(e), io = e->config.io_dtype;
-    double *q = malloc(d * sizeof *q), *expected = malloc(dv * sizeof *expected), norm = 0;
+    double *q = malloc(d * sizeof *q), *expected = malloc(dv * sizeof *expected), norm = 0, largest = 0;
+    /* Whether queries and weights are rounded to what i8 is multiplied by. */
+    int rounds = e->config.kv_dtype == CATTN_I8 && strcmp(engine_info(e).kernel, "generic");
     for (size_t i = 0; i < d; i++) {
         q[i] = dtype_load(io, e->q.data, row * e->q.row + head * e->q.head + i);
         norm += q[i] * q[i];
+        largest = fmax(largest, fabs(q[i]));
     }
     double lse = oracle_row(q, t->k, t->v, position + 1, d, dv, scale_of(e), expected);
     /* A score has the error of a sum of d products in f32; a weight has that error relative to itself. */
     double score_error = 4e-6 + 0x1p-22 * fabs(scale_of(e)) * sqrt(norm) * t->k_norm;
+    if (rounds)
+        score_error += fabs(scale_of(e)) * largest / 8190 * sqrt(d) * t->k_norm;
     double got = dtype_load(CATTN_F32, e->lse.data, row * e->lse.row + head);
     CHECK(fabs(got - lse) <= score_error + 2e-7 * fabs(lse), "lse of row %u (position %llu), head %u: %.9g, not %.9g",
           row, (unsigned long long)position, head, got, lse);
     for (size_t i = 0; i < dv; i++) {
         double value = dtype_load(io, e->out.data, row * e->out.row + head * e->out.head + i);
         double error = 2 * score_error * t->v_max + 1.01 * dtype_epsilon(io) * fabs(expected[i]) + 1e-7;
+        if (rounds)
+            error += 64 / 16382.0 * t->v_max;
         CHECK(fabs(value - expected[i]) <= error, "row %u (position %llu), head %u, dim %zu: %.9g, not %.9g +- %.2g",
               row, (unsigned long long)position, head, i, value, expected[i], error);
     }

@@ -1,10 +1,12 @@
-/* The vector kernel, included once per instruction set after its simd_*.h; KERNEL_NAME and KERNEL_FEATURES are set.
+/* The vector kernel, included once per instruction set after its simd_*.h; KERNEL_NAME and KERNEL_FEATURES are set, and
+ * where it is for one type alone, under the name of the kernel for the others, KERNEL_I8_ONLY and KERNEL_SHOWN.
  *
  * It keeps the Bit rule (doc/design.md): what is done for a row depends on its position, the chunk size and its own
  * numbers.  A score is two sums over d, even and odd, each ascending, added once; values are added in the order of
  * tokens into one sum.  How many rows go together, and how many vectors, is free. */
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "scores_tmpl.h"
 
@@ -13,31 +15,33 @@ enum { MOST_VECTORS = 4 }; /* of a tile */
 /* Loops over a tile, so that its sums live in registers at any optimisation level. */
 #define UNROLL(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
 
+enum { MOST_ROWS = SIMD_ROWS > SIMD_I8_ROWS ? SIMD_ROWS : SIMD_I8_ROWS };
+
 /* The rows that go through a block together. */
 struct group {
-    const float *q[SIMD_ROWS];
-    float *state[SIMD_ROWS];
-    uint64_t visible[SIMD_ROWS]; /* tokens of the block that it sees */
-    struct bias bias[SIMD_ROWS];
-    float s[SIMD_ROWS][CATTN_BLOCK]; /* scores, then weights */
+    const void *q[MOST_ROWS];
+    float *state[MOST_ROWS];
+    uint64_t visible[MOST_ROWS]; /* tokens of the block that it sees */
+    struct bias bias[MOST_ROWS];
+    float s[MOST_ROWS][CATTN_BLOCK]; /* scores, then weights */
+    /* i8: the weights as whole numbers, in units */
+    uint32_t factors[MOST_ROWS][CATTN_BLOCK / 2];
+    float unit[MOST_ROWS];
 };
 
 /* A block of K and V.  Small steps through it: `group` from 16 tokens of K to the next, `tile_row` from 32 tokens of V
  * to the next. */
 struct block {
     const unsigned char *k, *v;
-    ptrdiff_t ahead;        /* from it to the block that is fetched meanwhile, ... */
-    uint32_t turn, n_turns; /* ... by so many groups in turn */
+    const float *k_scales, *v_scales; /* of i8 */
+    ptrdiff_t ahead;                  /* from it to the block that is fetched meanwhile, ... */
+    uint32_t turn, n_turns;           /* ... by so many groups in turn */
     size_t group, tile_row;
     uint32_t begin, n_tokens;    /* whole granules: [begin, n_tokens) hold all that some row sees */
-    uint32_t k_pairs, v_columns; /* pairs of d, sixteens of d */
+    uint32_t k_steps, v_columns; /* pairs (i8: fours) of d, sixteens of d */
 };
 
-static int takes(const struct cattn_shape *shape)
-{
-    (void)shape;
-    return 1;
-}
+#include "attend_i8_tmpl.h"
 
 /* The first or second of two vectors that lie together: consecutive d (K) or tokens (V). */
 SIMD_INLINE vec load_half(const unsigned char *p, uint32_t dtype, const int half)
@@ -74,21 +78,24 @@ SIMD_INLINE void score_tile(struct group *g, const struct block *b, uint32_t tok
 {
     const size_t step = 32 * cattn_dtype_size(dtype);
     const unsigned char *k = b->k + token / 16 * b->group;
+    const float *q[SIMD_ROWS];
     vec even[SIMD_ROWS][MOST_VECTORS], odd[SIMD_ROWS][MOST_VECTORS];
-    UNROLL (r, R)
+    UNROLL (r, R) {
+        q[r] = g->q[r];
         UNROLL (v, V)
             even[r][v] = odd[r][v] = vec_set(0);
-    for (size_t pair = 0; pair < b->k_pairs; pair++) {
+    }
+    for (size_t pair = 0; pair < b->k_steps; pair++) {
         UNROLL (v, V) {
             const unsigned char *p = k + v * b->group + pair * step;
             if (fetch)
                 fetch_pair(p + b->ahead, dtype);
             const vec k_even = load_half(p, dtype, 0);
             UNROLL (r, R)
-                even[r][v] = vec_fma(vec_set(g->q[r][2 * pair]), k_even, even[r][v]);
+                even[r][v] = vec_fma(vec_set(q[r][2 * pair]), k_even, even[r][v]);
             const vec k_odd = load_half(p, dtype, 1);
             UNROLL (r, R)
-                odd[r][v] = vec_fma(vec_set(g->q[r][2 * pair + 1]), k_odd, odd[r][v]);
+                odd[r][v] = vec_fma(vec_set(q[r][2 * pair + 1]), k_odd, odd[r][v]);
         }
     }
     UNROLL (r, R)
@@ -106,14 +113,17 @@ static void rescale(float *state, float m, uint32_t v_columns)
     state[0] = m;
 }
 
-/* Scores become weights 2^(score - m); l takes them in. */
-static void weigh_row(struct group *g, int r, const struct block *b, float scale)
+/* Scores become weights 2^(score - m); l takes them in.  With i8 the sums of whole numbers get their scales first, and
+ * the weights take the scales of V with them. */
+SIMD_INLINE void weigh(struct group *g, int r, const struct block *b, float scale, const int i8)
 {
     enum { MOST = CATTN_BLOCK / 16 };
     float *s = g->s[r], *state = g->state[r];
+    const vec factor = vec_set(i8 ? ((const struct i8_query *)g->q[r])->scale * scale : scale);
     vec x[MOST], largest = vec_set(-INFINITY);
     for (uint32_t i = b->begin / 16; i < b->n_tokens / 16; i++) {
-        x[i] = score_of(vec_mul(vec_load(s + 16 * i), vec_set(scale)), &g->bias[r], 16 * i, g->visible[r]);
+        const vec unit = i8 ? vec_mul(vec_load(b->k_scales + 16 * i), factor) : factor;
+        x[i] = score_of(vec_mul(vec_load(s + 16 * i), unit), &g->bias[r], 16 * i, g->visible[r]);
         largest = vec_max(x[i], largest);
     }
     const float maximum = vec_largest(largest);
@@ -123,10 +133,23 @@ static void weigh_row(struct group *g, int r, const struct block *b, float scale
     vec l = vec_load(state + CATTN_STATE_L);
     for (uint32_t i = b->begin / 16; i < b->n_tokens / 16; i++) {
         const vec p = exp2_of(vec_sub(x[i], m));
-        vec_store(s + 16 * i, p);
         l = vec_add(l, p);
+        vec_store(s + 16 * i,
+                  i8 ? vec_only(vec_mul(p, vec_load(b->v_scales + 16 * i)), g->visible[r] >> 16 * i & 0xffff) : p);
     }
     vec_store(state + CATTN_STATE_L, l);
+    if (i8)
+        quantise_weights(g, r, b);
+}
+
+static void weigh_row(struct group *g, int r, const struct block *b, float scale)
+{
+    weigh(g, r, b, scale, 0);
+}
+
+static void weigh_i8_row(struct group *g, int r, const struct block *b, float scale)
+{
+    weigh(g, r, b, scale, 1);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------- */
@@ -162,11 +185,31 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
 
 /* ---- blocks ---------------------------------------------------------------------------------------- */
 
+/* The tiles of a data type. */
+SIMD_INLINE void scores(struct group *g, const struct block *b, uint32_t token, uint32_t dtype, const int fetch,
+                        const int R, const int V)
+{
+    if (dtype == CATTN_I8)
+        score_i8_tile(g, b, token, fetch, R, V);
+    else
+        score_tile(g, b, token, dtype, fetch, R, V);
+}
+
+SIMD_INLINE void values(struct group *g, const struct block *b, uint32_t column, uint32_t dtype, const int fetch,
+                        const int R, const int V)
+{
+    if (dtype == CATTN_I8)
+        value_i8_tile(g, b, column, fetch, R, V);
+    else
+        value_tile(g, b, column, dtype, fetch, R, V);
+}
+
 /* All rows of the group, R: an instance for each number. */
 SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, uint32_t dtype, const int alone,
                            const int R)
 {
-    const uint32_t V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R);
+    const uint32_t V = dtype == CATTN_I8 ? SIMD_I8_VECTORS(R) : SIMD_SCORE_VECTORS(R);
+    const uint32_t W = dtype == CATTN_I8 ? SIMD_I8_VECTORS(R) : SIMD_VALUE_VECTORS(R);
     const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
     const uint32_t k_part = b->turn * tokens, v_part = b->turn * columns;
     const int fetch = alone && SIMD_FETCH_ALONE;
@@ -174,63 +217,76 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, 
     for (; token + V <= tokens; token += V) {
         if (!alone)
             fetch_parts(b->k + b->ahead, tokens * b->group, k_part + token, k_part + token + V, b->n_turns * tokens);
-        score_tile(g, b, 16 * token, dtype, fetch, R, V);
+        scores(g, b, 16 * token, dtype, fetch, R, V);
     }
     for (; V > 2 && token < tokens; token += 2)
-        score_tile(g, b, 16 * token, dtype, fetch, R, 2);
+        scores(g, b, 16 * token, dtype, fetch, R, 2);
     for (int r = 0; r < R; r++)
-        weigh_row(g, r, b, scale);
+        if (dtype == CATTN_I8)
+            weigh_i8_row(g, r, b, scale);
+        else
+            weigh_row(g, r, b, scale);
     for (; column + W <= columns; column += W) {
         if (!alone)
             fetch_parts(b->v + b->ahead, tokens / 2 * b->tile_row, v_part + column, v_part + column + W,
                         b->n_turns * columns);
-        value_tile(g, b, column, dtype, fetch, R, W);
+        values(g, b, column, dtype, fetch, R, W);
     }
     for (; column < columns; column++)
-        value_tile(g, b, column, dtype, fetch, R, 1);
+        values(g, b, column, dtype, fetch, R, 1);
 }
 
-/* clang-format off */
 /* One function for each number of rows, data type, and whether a group is alone; not one big one, which takes a
  * compiler a minute. */
-#if SIMD_ROWS == 6
-#  define EACH_ROWS(F) F(1) F(2) F(3) F(4) F(5) F(6)
-#else
-#  define EACH_ROWS(F) F(1) F(2) F(3)
-#endif
+typedef void fold_function(struct group *, const struct block *, float);
+
+/* clang-format off */
 #define FOLD(R, dtype, alone)                                                                       \
     static void fold_##R##_##dtype##_##alone(struct group *g, const struct block *b, float scale) { \
         fold_rows(g, b, scale, dtype, alone, R);                                                    \
     }
-#define FOLDS(R)                                \
-    FOLD(R, CATTN_F32, 0) FOLD(R, CATTN_F32, 1) \
-    FOLD(R, CATTN_F16, 0) FOLD(R, CATTN_F16, 1) \
-    FOLD(R, CATTN_BF16, 0) FOLD(R, CATTN_BF16, 1)
-#define FOLDS_IN_TABLE(R)                                            \
-    {[CATTN_F32] = {fold_##R##_CATTN_F32_0, fold_##R##_CATTN_F32_1}, \
-     [CATTN_F16] = {fold_##R##_CATTN_F16_0, fold_##R##_CATTN_F16_1}, \
-     [CATTN_BF16] = {fold_##R##_CATTN_BF16_0, fold_##R##_CATTN_BF16_1}},
+#define FOLDS(R, dtype)          FOLD(R, dtype, 0) FOLD(R, dtype, 1)
+#define FOLDS_IN_TABLE(R, dtype) {fold_##R##_##dtype##_0, fold_##R##_##dtype##_1},
+#define EACH_OF_3(F, dtype)      F(1, dtype) F(2, dtype) F(3, dtype)
+#define EACH_OF_6(F, dtype)      EACH_OF_3(F, dtype) F(4, dtype) F(5, dtype) F(6, dtype)
+#define EACH_OF_(n, F, dtype)    EACH_OF_##n(F, dtype)
+#define EACH_OF(n, F, dtype)     EACH_OF_(n, F, dtype)
+#define EACH_ROWS(F, dtype)      EACH_OF(SIMD_ROWS, F, dtype)
+#define EACH_I8_ROWS(F)          EACH_OF(SIMD_I8_ROWS, F, CATTN_I8)
 
-EACH_ROWS(FOLDS)
+EACH_I8_ROWS(FOLDS)
+#if !KERNEL_I8_ONLY
+EACH_ROWS(FOLDS, CATTN_F32)
+EACH_ROWS(FOLDS, CATTN_F16)
+EACH_ROWS(FOLDS, CATTN_BF16)
+#endif
+
+static fold_function *const folds[][MOST_ROWS][2] = {
+#if !KERNEL_I8_ONLY
+    [CATTN_F32] = {EACH_ROWS(FOLDS_IN_TABLE, CATTN_F32)},
+    [CATTN_F16] = {EACH_ROWS(FOLDS_IN_TABLE, CATTN_F16)},
+    [CATTN_BF16] = {EACH_ROWS(FOLDS_IN_TABLE, CATTN_BF16)},
+#endif
+    [CATTN_I8] = {EACH_I8_ROWS(FOLDS_IN_TABLE)},
+};
 /* clang-format on */
-
-static void (*const folds[SIMD_ROWS][3][2])(struct group *, const struct block *, float) = {EACH_ROWS(FOLDS_IN_TABLE)};
 
 /* The block, whose first token is at `first`, for all rows that see some of it. */
 static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
                        const uint32_t *rows, uint32_t n_rows)
 {
+    const uint32_t dtype = all->layout->dtype, most_rows = dtype == CATTN_I8 ? SIMD_I8_ROWS : SIMD_ROWS;
     struct group g;
     b->turn = 0;
-    b->n_turns = (n_rows + SIMD_ROWS - 1) / SIMD_ROWS;
+    b->n_turns = (n_rows + most_rows - 1) / most_rows;
     for (uint32_t i = 0; i < n_rows;) {
         uint64_t seen = 0;
         uint32_t n = 0;
-        for (; i < n_rows && n < SIMD_ROWS; i++) {
+        for (; i < n_rows && n < most_rows; i++) {
             const uint64_t visible = cattn_visible(all, rows[i], first, most_tokens);
             if (!visible)
                 continue;
-            g.q[n] = (const float *)(all->q + rows[i] * all->q_bytes);
+            g.q[n] = all->q + rows[i] * all->q_bytes;
             g.state[n] = all->states + rows[i] * all->state_stride;
             g.bias[n] = bias_of(all, rows[i], first);
             g.visible[n++] = visible;
@@ -240,7 +296,7 @@ static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t m
             return;
         b->begin = seen & UINT32_MAX ? 0 : CATTN_GRANULE;
         b->n_tokens = seen >> CATTN_GRANULE ? 2 * CATTN_GRANULE : CATTN_GRANULE;
-        folds[n - 1][all->layout->dtype][b->n_turns == 1](&g, b, all->scoring.scale);
+        folds[dtype][n - 1][b->n_turns == 1](&g, b, all->scoring.scale);
         b->turn++;
     }
 }
@@ -253,7 +309,7 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
     const uint32_t most = cattn_block_tokens(layout);
     struct block b = {.group = 16 * k_token,
                       .tile_row = 32 * v_token,
-                      .k_pairs = (layout->k_dim + 1) / 2,
+                      .k_steps = layout->dtype == CATTN_I8 ? (layout->k_dim + 3) / 4 : (layout->k_dim + 1) / 2,
                       .v_columns = layout->v_pad / 16};
     for (uint32_t i = 0; i < n_chunks; i++, first += layout->chunk_tokens) {
         const unsigned char *chunk = all->blocks + slots[i] * layout->block_bytes;
@@ -262,22 +318,52 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
         for (uint32_t token = 0; token < layout->chunk_tokens; token += most) {
             b.k = chunk + token * k_token;
             b.v = chunk + layout->v_offset + token * v_token;
+            if (layout->dtype == CATTN_I8) {
+                b.k_scales = cattn_k_scales(layout, chunk) + token;
+                b.v_scales = cattn_v_scales(layout, chunk) + token;
+            }
             fold_block(all, &b, most, first + token, rows, n_rows);
         }
     }
 }
 
+static int takes(const struct cattn_shape *shape)
+{
+#if KERNEL_I8_ONLY
+    return shape->kv_dtype == CATTN_I8;
+#else
+    (void)shape;
+    return 1;
+#endif
+}
+
+static size_t query_bytes(const struct cattn_layout *layout)
+{
+    return layout->dtype == CATTN_I8 ? i8_query_bytes(layout) : cattn_query_bytes_f32(layout);
+}
+
+static void load_query(const struct cattn_layout *layout, const void *q, uint32_t dtype, size_t first, void *query)
+{
+    if (layout->dtype == CATTN_I8)
+        load_i8_query(layout, q, dtype, first, query);
+    else
+        cattn_load_query_f32(layout, q, dtype, first, query);
+}
+
+#ifndef KERNEL_SHOWN
+#  define KERNEL_SHOWN KERNEL_NAME
+#endif
 #define KERNEL_SYMBOL_OF(name) cattn_kernel_##name
 #define KERNEL_SYMBOL(name)    KERNEL_SYMBOL_OF(name)
 #define KERNEL_STRING_OF(name) #name
 #define KERNEL_STRING(name)    KERNEL_STRING_OF(name)
 
 const struct cattn_kernel KERNEL_SYMBOL(KERNEL_NAME) = {
-    .name = KERNEL_STRING(KERNEL_NAME),
+    .name = KERNEL_STRING(KERNEL_SHOWN),
     .exact = 1,
     .features = KERNEL_FEATURES,
     .takes = takes,
-    .query_bytes = cattn_query_bytes_f32,
-    .load_query = cattn_load_query_f32,
+    .query_bytes = query_bytes,
+    .load_query = load_query,
     .fold = fold,
 };

@@ -17,7 +17,8 @@ static const uint32_t head_dims[] = {1, 2, 3, 7, 8, 16, 24, 32, 40, 64, 72, 80, 
 static const uint32_t ratios[][2] = {{1, 1}, {8, 1}, {8, 4}, {9, 3}, {12, 2}, {5, 1}, {28, 4}, {32, 8}};
 static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 16, 33};
 static const uint32_t chunks[] = {32, 64, 128, 256};
-static const uint32_t dtypes[] = {CATTN_F32, CATTN_F16, CATTN_BF16};
+static const uint32_t dtypes[] = {CATTN_F32, CATTN_F16, CATTN_BF16, CATTN_I8}; /* the last one for K and V only */
+enum { N_PAIRS = 3 * 4 };
 
 struct kernel_case {
     uint32_t head_dim, v_head_dim, heads, kv_heads, rows, length, chunk, io_dtype, kv_dtype;
@@ -100,6 +101,11 @@ static void compare_traces(const struct kernel_case *c, const struct trace *a, c
 {
     uint32_t dv = c->v_head_dim ? c->v_head_dim : c->head_dim;
     double out_error = 1e-4 * (1 + c->gain) + 4 * dtype_epsilon(c->io_dtype), lse_error = 1e-4 * (1 + c->gain);
+    if (c->kv_dtype == CATTN_I8) { /* Q and weights are rounded to 13 bits; |K| <= 4, |V| <= 1 */
+        double scale = c->scale != 0 ? c->scale : 1 / sqrt(c->head_dim), score_error = scale * c->gain * 4 / 8190;
+        lse_error += c->head_dim * score_error;
+        out_error += 2 * c->head_dim * score_error + 64 / 16382.0;
+    }
     for (size_t p = 0; p < a->capacity; p++) {
         ck_assert_int_eq(a->known[p], b->known[p]);
         const unsigned char *x = a->rows + p * a->row_bytes, *y = b->rows + p * b->row_bytes;
@@ -204,10 +210,10 @@ START_TEST(sampled)
     for (unsigned k = 0; cattn_kernel_name(k); k++) {
         const char *kernel = cattn_kernel_name(k);
         size_t n_run = 0;
-        for (size_t i = 0; i < 2 * COUNT(head_dims) * 9; i++) {
-            struct kernel_case c = {.head_dim = head_dims[i / 9 % COUNT(head_dims)],
+        for (size_t i = 0; i < 2 * COUNT(head_dims) * N_PAIRS; i++) {
+            struct kernel_case c = {.head_dim = head_dims[i / N_PAIRS % COUNT(head_dims)],
                                     .io_dtype = dtypes[i % 3],
-                                    .kv_dtype = dtypes[i / 3 % 3]};
+                                    .kv_dtype = dtypes[i / 3 % 4]};
             rng_init(&rng, i);
             do
                 fill_in(&c, &rng);
@@ -264,9 +270,9 @@ START_TEST(whole_product)
     if (!test_full())
         return;
     for (unsigned k = 0; cattn_kernel_name(k); k++)
-        for (size_t i = 0; i < COUNT(head_dims) * COUNT(ratios) * COUNT(chunks) * 9; i++) {
-            size_t j = i / 9;
-            struct kernel_case c = {.io_dtype = dtypes[i % 3], .kv_dtype = dtypes[i / 3 % 3], .threads = 1, .gain = 3};
+        for (size_t i = 0; i < COUNT(head_dims) * COUNT(ratios) * COUNT(chunks) * N_PAIRS; i++) {
+            size_t j = i / N_PAIRS;
+            struct kernel_case c = {.io_dtype = dtypes[i % 3], .kv_dtype = dtypes[i / 3 % 4], .threads = 1, .gain = 3};
             c.head_dim = head_dims[j % COUNT(head_dims)];
             j /= COUNT(head_dims);
             c.heads = ratios[j % COUNT(ratios)][0];

@@ -21,13 +21,21 @@ static int usable(void)
 
 static const char *kernel_name(unsigned i)
 {
-    const struct cattn_kernel *kernel = cattn_kernel_at(i);
-    return kernel ? kernel->name : NULL;
+    const struct cattn_kernel *kernel;
+    const char *name = "";
+    for (unsigned k = 0; (kernel = cattn_kernel_at(k)) != NULL; k++) {
+        if (strcmp(name, kernel->name) == 0)
+            continue;
+        name = kernel->name;
+        if (i-- == 0)
+            return name;
+    }
+    return NULL;
 }
 
 static uint64_t block_bytes(const struct cattn_shape *shape)
 {
-    if (shape->kv_dtype > CATTN_BF16)
+    if (shape->kv_dtype > CATTN_I8)
         return 0;
     return cattn_layout_of(shape).block_bytes;
 }

@@ -225,7 +225,7 @@ START_TEST(a8_head_sizes)
     static const uint32_t sizes[] = {1, 2, 3, 7, 8, 16, 24, 40, 48, 72, 80, 96, 112, 120, 127, 128, 160, 192, 256};
     for (unsigned k = 0; cattn_kernel_name(k); k++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            for (uint32_t kv_dtype = CATTN_F32; kv_dtype <= CATTN_BF16; kv_dtype++) {
+            for (uint32_t kv_dtype = CATTN_F32; kv_dtype <= CATTN_I8; kv_dtype++) {
                 struct cattn_config config = engine_config(4 * CHUNK);
                 struct engine e;
                 struct toy toy;
@@ -605,7 +605,8 @@ static void compare_spoilt(const struct cattn_config *config, enum spoilt what, 
 
 START_TEST(nan_is_seen)
 {
-    static const uint32_t forms[][3] = {{CATTN_F32, 32, 1}, {CATTN_F16, 128, 4}, {CATTN_BF16, 64, 2}};
+    static const uint32_t forms[][3] = {
+        {CATTN_F32, 32, 1}, {CATTN_F16, 128, 4}, {CATTN_BF16, 64, 2}, {CATTN_I8, 64, 2}};
     for (unsigned k = 0; cattn_kernel_name(k); k++)
         for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
             struct cattn_config config = engine_config(4 * SPAN);

@@ -31,7 +31,7 @@ typedef void promise_test(const struct cattn_config *config);
 /* Calls the test with every exact kernel and stored data type. */
 static void for_each_kernel(promise_test *test)
 {
-    for (uint32_t kv_dtype = CATTN_F32; kv_dtype <= CATTN_BF16; kv_dtype++)
+    for (uint32_t kv_dtype = CATTN_F32; kv_dtype <= CATTN_I8; kv_dtype++)
         for (unsigned i = 0; exact_kernel(i, CATTN_F32, kv_dtype); i++) {
             struct cattn_config config = engine_config(0);
             config.backend = "cpu";

@@ -24,8 +24,8 @@ int suite_run(TCase *tcase)
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* Whether the kernel takes the data type, and then whether it is exact for it. */
-static int takes(const char *kernel, unsigned kv_dtype, int *exact)
+/* Whether the kernel takes the data types, and then whether it is exact for them. */
+static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *exact)
 {
     struct cattn_config config = {.size = sizeof config,
                                   .backend = "cpu",
@@ -34,6 +34,7 @@ static int takes(const char *kernel, unsigned kv_dtype, int *exact)
                                   .n_heads = 1,
                                   .n_kv_heads = 1,
                                   .head_dim = 8,
+                                  .io_dtype = io_dtype,
                                   .kv_dtype = kv_dtype,
                                   .max_tokens = 64,
                                   .n_threads = 1};
@@ -50,7 +51,17 @@ int kernel_choice(unsigned i, struct kernel_choice *choice)
 {
     for (unsigned k = 0; (choice->kernel = cattn_kernel_name(k)); k++)
         for (choice->kv_dtype = CATTN_F32; choice->kv_dtype <= CATTN_I8; choice->kv_dtype++)
-            if (takes(choice->kernel, choice->kv_dtype, &choice->exact) && i-- == 0)
+            if (takes(choice->kernel, CATTN_F32, choice->kv_dtype, &choice->exact) && i-- == 0)
                 return 1;
     return 0;
+}
+
+const char *exact_kernel(unsigned i, unsigned io_dtype, unsigned kv_dtype)
+{
+    const char *kernel;
+    int exact;
+    for (unsigned k = 0; (kernel = cattn_kernel_name(k)); k++)
+        if (takes(kernel, io_dtype, kv_dtype, &exact) && exact && i-- == 0)
+            return kernel;
+    return NULL;
 }

@@ -18,4 +18,7 @@ struct kernel_choice {
 /* The i-th of all pairs, data types of a kernel together; 0 past the last. */
 int kernel_choice(unsigned i, struct kernel_choice *choice);
 
+/* The i-th kernel that this machine can run and that keeps the Bit rule for these data types; NULL past the last. */
+const char *exact_kernel(unsigned i, unsigned io_dtype, unsigned kv_dtype);
+
 #endif

@@ -89,7 +89,13 @@ CATTN_API const char *cattn_backend_name(unsigned i);
 CATTN_API int cattn_backend_usable(const char *backend);
 
 /* The CPU backend's kernels that this machine can run, best first ("avx512", "avx2", "generic"), for i = 0,
- * 1, ...; NULL past the last. */
+ * 1, ...; NULL past the last.
+ * The environment variable CATTN_CPU_MASK names features of the processor that are not to be used, separated by
+ * commas: avx2, avx512, vnni, amx; those that need a feature which is left out are left out with it.  Empty or "none":
+ * all may be used.  A name that is not one of these leaves no kernel at all, so that it cannot go unnoticed.
+ * Where the processor has AMX and the mask allows it, the first look (this call, cattn_backend_usable or
+ * cattn_cache_create) asks Linux for the permission to use its tiles, which holds for the whole process from then on:
+ * signal stacks must be large enough for them.  Refused, the kernel "amx" is not there. */
 CATTN_API const char *cattn_kernel_name(unsigned i);
 
 /* ---- a cache ---------------------------------------------------------------------------------------- */
@@ -135,7 +141,7 @@ struct cattn_config {
  * variable that is empty counts as not set.
  * CATTN_EINVAL: a value is out of range, or the pool has no whole chunk, or more than 2^31 - 1.
  * CATTN_ENOTSUP: the backend or kernel named (in the config, or in the environment) is not usable, or does not take
- * these data types.  CATTN_ENOMEM.  Any thread. */
+ * these data types; or CATTN_CPU_MASK has an unknown name.  CATTN_ENOMEM.  Any thread. */
 CATTN_API CATTN_CHECK int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache);
 
 /* Frees the cache with all its sequences and steps; their handles are dead.  NULL is allowed. */

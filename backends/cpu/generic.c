@@ -64,7 +64,7 @@ static void fold_block(const struct cattn_rows *all, const unsigned char *chunk,
 }
 
 static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next)
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *const *next)
 {
     (void)next;
     const uint32_t c = all->layout->chunk_tokens, block = cattn_block_tokens(all->layout);

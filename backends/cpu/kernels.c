@@ -17,15 +17,11 @@ static const struct cattn_kernel *const kernels[] = {
 #undef KERNEL
 };
 
-static int usable(const struct cattn_kernel *kernel)
-{
-    return (kernel->features & ~cattn_cpu_features()) == 0;
-}
-
 const struct cattn_kernel *cattn_kernel_at(unsigned i)
 {
+    const uint32_t features = cattn_cpu_features();
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
-        if (usable(kernels[k]) && i-- == 0)
+        if (((CATTN_CPU_BASELINE | kernels[k]->features) & ~features) == 0 && i-- == 0)
             return kernels[k];
     return NULL;
 }

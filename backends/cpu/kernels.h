@@ -6,6 +6,8 @@
 #include "layout.h"
 #include "state.h"
 
+enum { CATTN_AHEAD = 4 }; /* chunks behind a fold that its kernel is told of */
+
 /* How q.k becomes a score in log2 units: struct cattn_variant with its factors put together. */
 struct cattn_scoring {
     float scale;            /* of q.k; to log2 units, or with a cap to what tanh is taken of */
@@ -46,10 +48,10 @@ struct cattn_kernel {
     void (*leave)(void *scratch);
 
     /* Folds n_chunks consecutive chunks, the first at token `first` of the sequences, into the states of
-     * rows[0..n_rows), which ascend.  All chunks lie in one span.  `next` is a block that is likely to be read after
-     * the last. */
+     * rows[0..n_rows), which ascend.  All chunks lie in one span.  next[0..CATTN_AHEAD) are the blocks that are likely
+     * to be read after the last; NULL past what is known. */
     void (*fold)(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                 const uint32_t *rows, uint32_t n_rows, const unsigned char *next);
+                 const uint32_t *rows, uint32_t n_rows, const unsigned char *const *next);
 };
 
 /* Kernel i that this machine can run; NULL past the last. */

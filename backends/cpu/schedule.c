@@ -435,14 +435,24 @@ static void open_span(const struct job *job, uint32_t n_rows, uint32_t span)
     }
 }
 
-/* What will be read after run r, to be fetched meanwhile: most likely the next run, or the next head's first. */
-static const unsigned char *block_after(const struct job *job, size_t r)
+/* What will be read after the chunk before `chunk` of run r, to be fetched meanwhile: the rest of the run, the next
+ * runs, or the next head's first. */
+static void list_ahead(const struct job *job, size_t r, uint32_t chunk, const unsigned char *ahead[CATTN_AHEAD])
 {
     const struct cattn_work *work = job->work;
     const struct cattn_layout *layout = job->rows.layout;
-    const int wraps = r + 1 == work->n_runs;
-    const size_t heads = wraps && job->head + 1 < job->schedule->n_heads ? layout->n_slots : 0;
-    return job->rows.blocks + (heads + work->slots[work->runs[wraps ? 0 : r + 1].slots]) * layout->block_bytes;
+    const unsigned char *blocks = job->rows.blocks;
+    uint32_t n = 0, i = chunk - work->runs[r].first_chunk;
+    while (n < CATTN_AHEAD) {
+        for (; n < CATTN_AHEAD && i < work->runs[r].n_chunks; i++)
+            ahead[n++] = blocks + work->slots[work->runs[r].slots + i] * layout->block_bytes;
+        i = 0;
+        if (++r == work->n_runs) {
+            r = 0;
+            if (job->head + 1 < job->schedule->n_heads)
+                blocks = job->rows.blocks + layout->n_slots * layout->block_bytes;
+        }
+    }
 }
 
 /* The chunks that rows in a window do not see: [*first, *end) of all chunks there are. */
@@ -466,7 +476,7 @@ static void fold_run(const struct job *job, size_t r)
         return;
     end = smaller(end, last / work->chunk_tokens + 1);
     find_gap(job, least, &gap, &gap_end);
-    const unsigned char *next = block_after(job, r);
+    const unsigned char *ahead[CATTN_AHEAD];
     while (chunk < end) {
         if (chunk >= gap && chunk < gap_end) {
             chunk = smaller(gap_end, end);
@@ -477,8 +487,9 @@ static void fold_run(const struct job *job, size_t r)
         if (chunk < gap && gap < gap_end)
             stop = smaller(stop, gap);
         open_span(job, n_rows, span);
+        list_ahead(job, r, stop, ahead);
         job->schedule->kernel->fold(&job->rows, work->slots + run->slots + (chunk - run->first_chunk), stop - chunk,
-                                    (uint64_t)chunk * work->chunk_tokens, job->scratch->rows, n_rows, next);
+                                    (uint64_t)chunk * work->chunk_tokens, job->scratch->rows, n_rows, ahead);
         chunk = stop;
     }
 }

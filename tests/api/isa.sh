@@ -22,9 +22,16 @@ holders() {
 
 objects=$(find lib backends -name '*.o' | sort)
 [ -n "$objects" ] || fail "no objects"
-baseline=$(echo "$objects" | grep -Ev 'libcattn_avx(2|512)_la-')
-avx2=$(echo "$objects" | grep 'libcattn_avx2_la-' || :)
-avx512=$(echo "$objects" | grep 'libcattn_avx512_la-' || :)
+# Prints the objects whose instruction set matches.
+built_for() { echo "$objects" | grep -E "libcattn_($1)_la-" || :; }
+baseline=$(echo "$objects" | grep -Ev 'libcattn_(avx2|avx512|vnni|amx)_la-')
+avx2=$(built_for avx2)
+avx512=$(built_for avx512)
+vnni=$(built_for vnni)
+amx=$(built_for amx)
+tile='%tmm|(ld|st)tilecfg|tilerelease'
+bf16='vdpbf16ps|vcvtne2?ps2bf16'
+vnni_only='vpdp(bu|ws)sds?'
 
 # shellcheck disable=SC2086 # lists of words
 {
@@ -35,4 +42,10 @@ avx512=$(echo "$objects" | grep 'libcattn_avx512_la-' || :)
     [ -z "$found" ] || fail "AVX-512 instructions in AVX2 objects: $found"
     [ "$(holders '%ymm' $avx2)" = "$avx2" ] || fail "AVX2 objects without AVX: $avx2"
     [ "$(holders '%zmm' $avx512)" = "$avx512" ] || fail "AVX-512 objects without AVX-512: $avx512"
+    found=$(holders "$tile|$bf16" $baseline $avx2 $avx512 $vnni)
+    [ -z "$found" ] || fail "AMX or BF16 instructions outside of AMX objects: $found"
+    [ "$(holders "$tile" $amx)" = "$amx" ] || fail "AMX objects without tiles: $amx"
+    found=$(holders "$vnni_only" $baseline $avx2 $avx512 $amx)
+    [ -z "$found" ] || fail "VNNI instructions outside of VNNI objects: $found"
+    [ "$(holders "$vnni_only" $vnni)" = "$vnni" ] || fail "VNNI objects without VNNI: $vnni"
 }

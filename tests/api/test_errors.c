@@ -199,8 +199,32 @@ START_TEST(unusable_kernel)
         int usable = 0;
         for (unsigned k = 0; cattn_kernel_name(k); k++)
             usable |= !strcmp(cattn_kernel_name(k), known[i]);
-        EXPECT_CREATE(usable ? CATTN_OK : CATTN_ENOTSUP, c.kernel = known[i]);
+        EXPECT_CREATE(usable ? CATTN_OK : CATTN_ENOTSUP, c.kernel = known[i]; c.kv_dtype = CATTN_BF16);
     }
+}
+END_TEST
+
+/* A feature that is masked is as good as missing; a mask that names an unknown one leaves nothing to run. */
+START_TEST(masked_features)
+{
+    struct cattn_config config = engine_config(CHUNK), named = config;
+    unsetenv("CATTN_KERNEL");
+    named.kernel = cattn_kernel_name(0);
+    setenv("CATTN_CPU_MASK", "avx2", 1);
+    ck_assert_str_eq(cattn_kernel_name(0), "generic");
+    ck_assert_ptr_null(cattn_kernel_name(1));
+    ck_assert_str_eq(kernel_of(&config), "generic");
+    ck_assert_int_eq(create(&named), strcmp(named.kernel, "generic") ? CATTN_ENOTSUP : CATTN_OK);
+    setenv("CATTN_CPU_MASK", "avx2,abacus", 1);
+    ck_assert_ptr_null(cattn_kernel_name(0));
+    ck_assert_int_eq(cattn_backend_usable("cpu"), 0);
+    ck_assert_int_eq(create(&config), CATTN_ENOTSUP);
+    named.kernel = "generic";
+    ck_assert_int_eq(create(&named), CATTN_ENOTSUP);
+    named.backend = "cpu";
+    ck_assert_int_eq(create(&named), CATTN_ENOTSUP);
+    setenv("CATTN_CPU_MASK", "none", 1);
+    ck_assert_int_eq(create(&config), CATTN_OK);
 }
 END_TEST
 
@@ -569,6 +593,7 @@ int main(void)
     tcase_add_test(tcase, names);
     tcase_add_test(tcase, forced_kernel);
     tcase_add_test(tcase, unusable_kernel);
+    tcase_add_test(tcase, masked_features);
     tcase_add_test(tcase, bad_handles);
     tcase_add_test(tcase, bad_arguments_of_sequences);
     tcase_add_test(tcase, bad_arguments_of_caches);

@@ -768,6 +768,25 @@ START_TEST(destroyed_while_open)
 }
 END_TEST
 
+/* The numbers of passes do not run out: a step that has counted through all of them goes on. */
+START_TEST(more_passes_than_numbers)
+{
+    struct cattn_config config = engine_config(8 * CHUNK);
+    struct engine e;
+    struct toy toy;
+    engine_init(&e, &config, 36);
+    engine_open(&e, &toy, 0, NULL, 0);
+    for (int form = 0; form < N_FORMS; form++) {
+        e.form = (enum engine_form)form;
+        e.step->n_passes = UINT32_MAX - 1;
+        for (int32_t i = 0; i < 4; i++)
+            decode(&e, &toy, 1, i);
+    }
+    engine_close(&e, &toy);
+    engine_free(&e);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = suite_case("cases");
@@ -791,5 +810,6 @@ int main(void)
     tcase_add_test(tcase, rounding_mode_of_the_caller);
     tcase_add_test(tcase, small_stack);
     tcase_add_test(tcase, destroyed_while_open);
+    tcase_add_test(tcase, more_passes_than_numbers);
     return suite_run(tcase);
 }

@@ -105,6 +105,11 @@ static int attend(struct cattn_store *store, const struct cattn_work *work, cons
     return CATTN_OK;
 }
 
+const struct cattn_pool *cattn_store_pool(const struct cattn_store *store)
+{
+    return &store->pool;
+}
+
 void cattn_store_fill_nan(struct cattn_store *store)
 {
     memset(store->pool.bytes, 0xff, store->pool.n_bytes);

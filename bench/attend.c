@@ -12,291 +12,184 @@
 
 #include "attend.h"
 #include "attend_blas.h"
+#include "attend_lane.h"
 #include "attend_options.h"
 #include "attend_report.h"
-#include "cpu.h"
+#include "attend_steps.h"
 #include "harness.h"
-#include "simd.h"
-
-/* A variant on its way through the passes of one shape. */
-struct lane {
-    const struct bench_variant *variant;
-    struct bench_instance instance;
-    int wanted, is_open;
-    uint32_t n_layers, next_layer;
-    uint32_t runs; /* of a turn */
-    struct bench_samples all;
-    double us[BENCH_MAX_PASSES], us_min[BENCH_MAX_PASSES]; /* of each pass */
-    double relative_error;
-};
 
 struct bench {
     struct bench_options options;
     FILE *text, *csv;
     FILE *passes[BENCH_MAX_PASSES]; /* the CSV of each; NULL: none */
     struct bench_setup setup;
-    struct lane lanes[BENCH_N_VARIANTS];
-    double compute;                                   /* operations a second, the most that was seen */
+    struct bench_lane lanes[BENCH_N_VARIANTS + BENCH_N_SCORINGS];
+    int n_lanes;
+    struct bench_lane *first[BENCH_N_VARIANTS];       /* lane of each variant */
     double quick[BENCH_MAX_SHAPES][BENCH_N_VARIANTS]; /* us; 0: not measured */
     int failed;
 };
 
-enum { READ_LANE = BENCH_N_VARIANTS - 1 };
-
-static void fail(struct bench *bench, const struct lane *lane, const char *what)
-{
-    bench_progress_end();
-    fprintf(stderr, "attend: %s: %s\n", lane->variant->name, what);
-    bench->failed = 1;
-}
-
 /* ---- one shape -------------------------------------------------------------------------------------------------- */
 
-static uint32_t choose_layers(const struct bench *bench, const struct lane *lane)
+/* The slice of arithmetic in the units that a kernel multiplies in. */
+static struct bench_lane *slice_of(struct bench *bench, const struct bench_instance *instance)
 {
-    uint64_t one = lane->variant->bytes(&bench->setup.shape), n = (bench->options.memory + one - 1) / one;
-    uint64_t most = bench_memory_available() / 10 * 8 / one;
-
-    if (bench->options.warm)
-        n = 1;
-    n = n < most ? n : most;
-    return n < 65535 ? (uint32_t)n : 65535;
+    struct bench_lane *amx = bench->first[BENCH_AMX];
+    return amx->is_open && strstr(instance->kernel, "amx") != NULL ? amx : bench->first[BENCH_FMA];
 }
 
-static void open_lane(struct bench *bench, struct lane *lane)
+static struct bench_row make_row(struct bench *bench, struct bench_lane *lane, int pass)
 {
-    const char *reason = "too little memory for one layer";
-
-    bench_progress("shared %u: filling %s", bench->setup.shape.shared, lane->variant->name);
-    lane->n_layers = choose_layers(bench, lane);
-    if (lane->n_layers > 0)
-        reason = lane->variant->open(&bench->setup, lane->n_layers, &lane->instance);
-    lane->is_open = reason == NULL;
-    bench_progress_end();
-    if (!lane->is_open)
-        fprintf(bench->text, "%s: SKIP: %s\n", lane->variant->name, reason);
-}
-
-static void close_lane(struct bench *bench, struct lane *lane)
-{
-    if (lane->is_open)
-        lane->variant->close(&bench->setup, &lane->instance);
-    bench_samples_release(&lane->all);
-    memset(lane, 0, sizeof *lane);
-}
-
-static void start_turn(struct bench *bench, struct lane *lane)
-{
-    if (lane->variant->turn != NULL)
-        lane->variant->turn(&bench->setup, &lane->instance);
-}
-
-/* Microseconds of a step over the next layer; negative: it failed. */
-static double run_once(struct bench *bench, struct lane *lane)
-{
-    double seconds = lane->variant->run(&bench->setup, &lane->instance, lane->next_layer);
-
-    lane->next_layer = (lane->next_layer + 1) % lane->n_layers;
-    if (seconds < 0.0) {
-        fail(bench, lane, "failed");
-        lane->variant->close(&bench->setup, &lane->instance);
-        lane->is_open = 0;
-    }
-    return seconds * 1e6;
-}
-
-static void spoil_output(struct bench *bench)
-{
-    const struct bench_shape *s = &bench->setup.shape;
-    for (size_t i = 0; i < (size_t)s->batch * s->heads * s->head_dim; i++)
-        bench->setup.out[i] = NAN;
-}
-
-/* Runs a layer and looks at what came out. */
-static double run_and_check(struct bench *bench, struct lane *lane)
-{
-    uint32_t layer = lane->next_layer;
-    char what[96];
-    double us, error;
-
-    spoil_output(bench);
-    us = run_once(bench, lane);
-    if (us < 0.0 || !lane->variant->computes)
-        return us;
-    error = bench_relative_error(&bench->setup, layer);
-    lane->relative_error = error > lane->relative_error || isnan(error) ? error : lane->relative_error;
-    if (!(error <= lane->instance.tolerance)) {
-        snprintf(what, sizeof what, "wrong: relative error %.2e, at most %.0e is right", error,
-                 lane->instance.tolerance);
-        fail(bench, lane, what);
-    }
-    return us;
-}
-
-static void warm_up(struct bench *bench, struct lane *lane)
-{
-    double us, runs;
-
-    start_turn(bench, lane);
-    (void)run_and_check(bench, lane);
-    us = lane->is_open ? run_once(bench, lane) : -1.0;
-    runs = us > 0.0 ? bench->options.turn_seconds * 1e6 / us : 0.0;
-    lane->runs = runs < 3.0 ? 3 : runs > 200.0 ? 200 : (uint32_t)runs;
-}
-
-static void take_turn(struct bench *bench, struct lane *lane, uint32_t pass)
-{
-    struct bench_samples samples = {0};
-
-    bench_progress("shared %u: pass %u of %u, %s", bench->setup.shape.shared, pass + 1, bench->options.passes,
-                   lane->variant->name);
-    start_turn(bench, lane);
-    (void)run_once(bench, lane); /* what the others left in the caches goes */
-    for (uint32_t i = 0; i < lane->runs && lane->is_open; i++) {
-        double us = run_once(bench, lane);
-        if (us >= 0.0 && (bench_samples_add(&samples, us) != 0 || bench_samples_add(&lane->all, us) != 0)) {
-            fail(bench, lane, "no memory");
-            break;
-        }
-    }
-    lane->us[pass] = bench_samples_median(&samples);
-    lane->us_min[pass] = bench_samples_minimum(&samples);
-    bench_samples_release(&samples);
-}
-
-struct rates {
-    double of_thread[1024]; /* operations a second */
-};
-
-/* The best of a few slices, so that a neighbour's turn on the CPU does not count. */
-static void multiply_add(void *context, uint32_t ith, uint32_t nth)
-{
-    struct rates *rates = context;
-    (void)nth;
-    for (int slice = 0; slice < 8; slice++) {
-        double start = bench_now(), operations = bench_simd()->multiply_add(50000);
-        rates->of_thread[ith] = fmax(rates->of_thread[ith], operations / (bench_now() - start));
-    }
-}
-
-static void measure_compute(struct bench *bench)
-{
-    uint32_t threads = bench->setup.shape.threads, cpus = cattn_cpu_count();
-    struct rates rates = {{0}};
-    double all = 0.0;
-
-    bench_parallel(threads, multiply_add, &rates);
-    for (uint32_t i = 0; i < threads; i++)
-        all += rates.of_thread[i];
-    if (threads > cpus) /* they took turns */
-        all *= (double)cpus / threads;
-    bench->compute = fmax(bench->compute, all);
-}
-
-static struct bench_row make_row(const struct bench *bench, struct lane *lane, int pass)
-{
-    const struct lane *read = &bench->lanes[READ_LANE];
-    double us_read = pass < 0 ? bench_samples_median(&read->all) : read->us[pass];
+    struct bench_lane *read = bench->first[BENCH_READ], *slice = slice_of(bench, &lane->instance);
+    const struct bench_shape seen = bench_seen(&bench->setup.shape, &read->instance.attention);
+    const double bytes = (double)read->variant->bytes(&seen) * 1e6;
+    const double operations = slice->instance.operations * 1e6;
     struct bench_row row = {
         .variant = lane->variant,
         .shape = &bench->setup.shape,
         .instance = &lane->instance,
-        .us = pass < 0 ? bench_samples_median(&lane->all) : lane->us[pass],
-        .us_min = pass < 0 ? bench_samples_minimum(&lane->all) : lane->us_min[pass],
+        .us = bench_lane_us(lane, pass),
+        .us_min = bench_lane_us_min(lane, pass),
         .relative_error = lane->relative_error,
+        .usual = {bytes / bench_lane_us(read, pass), operations / bench_lane_us(slice, pass)},
+        .best = {bytes / bench_lane_us_min(read, -1), operations / bench_lane_us_min(slice, -1)},
     };
-    row.read_seconds = us_read * 1e-6;
-    row.ceilings.read = (double)bench_read.bytes(&bench->setup.shape) / (bench_samples_minimum(&read->all) * 1e-6);
-    row.ceilings.compute = bench->compute;
     return row;
 }
 
-static void report(struct bench *bench, uint32_t shape)
+static void report_lane(struct bench *bench, struct bench_lane *lane)
 {
-    int heading = 1;
+    struct bench_row row = make_row(bench, lane, -1);
 
-    for (int i = 0; i < BENCH_N_VARIANTS; i++) {
-        struct lane *lane = &bench->lanes[i];
-        struct bench_row row;
-        if (!lane->is_open || !lane->wanted)
-            continue;
-        row = make_row(bench, lane, -1);
-        bench->quick[shape][i] = row.us;
-        if (!bench->options.quick) {
-            if (heading)
-                bench_table_header(bench->text, row.shape, &row.ceilings);
-            bench_table_row(bench->text, &row);
-            heading = 0;
+    if (!bench->options.quick)
+        bench_table_row(bench->text, &row);
+    if (bench->csv != NULL)
+        bench_csv_row(bench->csv, &row);
+    for (uint32_t pass = 0; pass < bench->options.passes; pass++)
+        if (bench->passes[pass] != NULL) {
+            row = make_row(bench, lane, (int)pass);
+            bench_csv_row(bench->passes[pass], &row);
         }
-        if (bench->csv != NULL)
-            bench_csv_row(bench->csv, &row);
-        for (uint32_t pass = 0; pass < bench->options.passes; pass++)
-            if (bench->passes[pass] != NULL) {
-                row = make_row(bench, lane, (int)pass);
-                bench_csv_row(bench->passes[pass], &row);
-            }
+}
+
+static void report(struct bench *bench)
+{
+    struct bench_lane *plain = bench->first[BENCH_CHUNK];
+
+    if (!bench->options.quick)
+        bench_table_header(bench->text, &bench->setup.shape);
+    for (struct bench_lane *lane = bench->lanes; lane < bench->lanes + bench->n_lanes; lane++) {
+        if (!lane->is_open || !lane->is_wanted)
+            continue;
+        if (bench->options.variant_grid && lane->variant == plain->variant)
+            snprintf(lane->instance.detail, sizeof lane->instance.detail, "%.2f of the plain time",
+                     bench_lane_us(lane, -1) / bench_lane_us(plain, -1));
+        report_lane(bench, lane);
     }
     fflush(bench->text);
 }
 
-static void measure(struct bench *bench)
+static void note_times(struct bench *bench, double *us)
 {
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        if (bench->lanes[i].is_open) {
-            bench_progress("shared %u: checking %s", bench->setup.shape.shared, bench->lanes[i].variant->name);
-            warm_up(bench, &bench->lanes[i]);
-        }
-    for (uint32_t pass = 0; pass < bench->options.passes; pass++) {
-        for (int i = 0; i < BENCH_N_VARIANTS; i++)
-            if (bench->lanes[i].is_open)
-                take_turn(bench, &bench->lanes[i], pass);
-        measure_compute(bench);
-    }
-    for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        if (bench->lanes[i].is_open) {
-            bench->lanes[i].next_layer = bench->lanes[i].n_layers - 1;
-            start_turn(bench, &bench->lanes[i]);
-            (void)run_and_check(bench, &bench->lanes[i]);
-        }
+        us[i] = bench->first[i]->is_open && bench->first[i]->is_wanted ? bench_lane_us(bench->first[i], -1) : 0.0;
+}
+
+static void measure(struct bench *bench)
+{
+    struct bench_lane *lanes = bench->lanes, *end = lanes + bench->n_lanes;
+
+    for (struct bench_lane *lane = lanes; lane < end; lane++)
+        if (lane->is_open)
+            bench_lane_warm_up(lane);
+    for (uint32_t pass = 0; pass < bench->options.passes; pass++)
+        for (struct bench_lane *lane = lanes; lane < end; lane++)
+            if (lane->is_open)
+                bench_lane_take_turn(lane, pass);
+    for (struct bench_lane *lane = lanes; lane < end; lane++)
+        if (lane->is_open)
+            bench_lane_check(lane);
     bench_progress_end();
 }
 
-/* Reading is always measured: it is what the rest is compared with. */
+/* Reading and arithmetic alone are always measured: they are what the rest is compared with. */
+static struct bench_lane *add_lane(struct bench *bench, int variant, const struct bench_scoring *scoring)
+{
+    struct bench_lane *lane = &bench->lanes[bench->n_lanes++];
+    const struct cattn_variant attention = {
+        .size = sizeof attention,
+        .softcap = scoring->softcap,
+        .window = scoring->window,
+        .n_sink_tokens = scoring->n_sink_tokens,
+        .alibi_slopes = scoring->alibi ? bench->setup.slopes : NULL,
+        .sinks = scoring->sinks ? bench->setup.sinks : NULL,
+    };
+
+    *lane = (struct bench_lane){.variant = bench_variants[variant],
+                                .options = &bench->options,
+                                .setup = &bench->setup,
+                                .instance.attention = attention,
+                                .is_wanted = bench->options.wanted[variant]};
+    if (lane->is_wanted || variant >= BENCH_READ)
+        bench_lane_open(lane, bench->text);
+    return lane;
+}
+
 static void open_lanes(struct bench *bench)
 {
+    const struct bench_options *options = &bench->options;
+    const struct bench_shape *s = &bench->setup.shape;
+    struct bench_scoring scorings[BENCH_N_SCORINGS] = {options->scoring};
+
+    if (options->variant_grid)
+        bench_options_scorings(options, s->shared + s->private, scorings);
+    bench->n_lanes = 0;
     for (int i = 0; i < BENCH_N_VARIANTS; i++) {
-        struct lane *lane = &bench->lanes[i];
-        lane->variant = bench_variants[i];
-        lane->wanted = bench->options.wanted[i];
-        if (lane->wanted || i == READ_LANE)
-            open_lane(bench, lane);
+        bench->first[i] = add_lane(bench, i, &scorings[0]);
+        for (int j = 1; i == BENCH_CHUNK && options->variant_grid && j < BENCH_N_SCORINGS; j++)
+            (void)add_lane(bench, i, &scorings[j]);
     }
+}
+
+static void close_lanes(struct bench *bench)
+{
+    for (int i = 0; i < bench->n_lanes; i++) {
+        bench->failed |= bench->lanes[i].failed;
+        bench_lane_close(&bench->lanes[i]);
+    }
+}
+
+static int setup_open(struct bench_setup *setup, const struct bench_shape *shape)
+{
+    size_t values = (size_t)shape->batch * shape->heads * shape->head_dim, heads = shape->heads;
+    float *floats = malloc(2 * (values + heads) * sizeof *floats);
+
+    *setup = (struct bench_setup){.shape = *shape, .q = floats};
+    if (floats == NULL) {
+        fputs("attend: no memory\n", stderr);
+        return -1;
+    }
+    setup->out = floats + values;
+    setup->slopes = floats + 2 * values;
+    setup->sinks = setup->slopes + heads;
+    bench_data_q(shape, setup->q);
+    bench_data_heads(shape, setup->slopes, setup->sinks);
+    return 0;
 }
 
 static int run_shape(struct bench *bench, uint32_t shape)
 {
-    const struct bench_shape *s = &bench->options.shapes[shape];
-    size_t values = (size_t)s->batch * s->heads * s->head_dim;
-    struct bench_setup *setup = &bench->setup;
-
-    *setup =
-        (struct bench_setup){.shape = *s, .q = malloc(values * sizeof(float)), .out = malloc(values * sizeof(float))};
-    if (setup->q == NULL || setup->out == NULL) {
-        free(setup->q);
-        free(setup->out);
-        fputs("attend: no memory\n", stderr);
+    if (setup_open(&bench->setup, &bench->options.shapes[shape]) != 0)
         return -1;
-    }
-    bench_data_q(s, setup->q);
     open_lanes(bench);
-    if (bench->lanes[READ_LANE].is_open) {
+    if (bench->first[BENCH_READ]->is_open && bench->first[BENCH_FMA]->is_open) {
         measure(bench);
-        report(bench, shape);
+        note_times(bench, bench->quick[shape]);
+        report(bench);
     }
-    for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        close_lane(bench, &bench->lanes[i]);
-    free(setup->q);
-    free(setup->out);
+    close_lanes(bench);
+    free(bench->setup.q);
     return 0;
 }
 
@@ -370,43 +263,47 @@ static int close_outputs(struct bench *bench)
     return status;
 }
 
-static int lane_number(const struct bench_variant *variant)
+static void print_times(const struct bench *bench, const double *us)
 {
-    int i = 0;
-    while (bench_variants[i] != variant)
-        i++;
-    return i;
+    for (int i = 0; i < BENCH_N_VARIANTS; i++)
+        if (bench->options.wanted[i] && us[i] > 0.0)
+            fprintf(bench->text, " %9.2f ms", us[i] * 1e-3);
+        else if (bench->options.wanted[i])
+            fprintf(bench->text, " %12s", "-");
+    if (us[BENCH_CHUNK] > 0.0 && us[BENCH_PAGED_SHARED] > 0.0)
+        fprintf(bench->text, "   %.1f x", us[BENCH_PAGED_SHARED] / us[BENCH_CHUNK]);
+    if (us[BENCH_CHUNK] > 0.0 && us[BENCH_PAGED] > 0.0)
+        fprintf(bench->text, ", %.1f x", us[BENCH_PAGED] / us[BENCH_CHUNK]);
+    fputs("\n", bench->text);
 }
 
 /* Milliseconds of a step, and how many times those of chunk the paged ones are. */
 static void print_quick(const struct bench *bench)
 {
-    const int chunk = lane_number(&bench_chunk), paged = lane_number(&bench_paged),
-              paged_shared = lane_number(&bench_paged_shared);
-    const struct bench_shape *s = &bench->options.shapes[0];
+    const struct bench_shape *s = bench->options.shapes;
 
-    fprintf(bench->text,
-            "attention, one layer, one step: batch %u, %u heads of %u, %u own tokens each, %s, %u thread%s\n", s->batch,
-            s->heads, s->head_dim, s->private, bench_dtype_name(s->dtype), s->threads, s->threads == 1 ? "" : "s");
-    fprintf(bench->text, "%14s", "shared tokens");
+    fprintf(bench->text, "attention, one layer, one step: %u heads of %u, %s, %u thread%s\n", s->heads, s->head_dim,
+            bench_dtype_name(s->dtype), s->threads, s->threads == 1 ? "" : "s");
+    fprintf(bench->text, "%9s %13s %10s", "sequences", "shared tokens", "own tokens");
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
         if (bench->options.wanted[i])
             fprintf(bench->text, " %12s", bench_variants[i]->name);
     fputs("   chunk is faster than paged_shared, paged\n", bench->text);
-    for (uint32_t j = 0; j < bench->options.n_shapes; j++) {
-        const double *us = bench->quick[j];
-        fprintf(bench->text, "%14u", bench->options.shapes[j].shared);
-        for (int i = 0; i < BENCH_N_VARIANTS; i++)
-            if (bench->options.wanted[i] && us[i] > 0.0)
-                fprintf(bench->text, " %9.2f ms", us[i] * 1e-3);
-            else if (bench->options.wanted[i])
-                fprintf(bench->text, " %12s", "-");
-        if (us[chunk] > 0.0 && us[paged_shared] > 0.0)
-            fprintf(bench->text, "   %.1f x", us[paged_shared] / us[chunk]);
-        if (us[chunk] > 0.0 && us[paged] > 0.0)
-            fprintf(bench->text, ", %.1f x", us[paged] / us[chunk]);
-        fputs("\n", bench->text);
+    for (uint32_t i = 0; i < bench->options.n_shapes; i++) {
+        fprintf(bench->text, "%9u %13u %10u", s[i].batch, s[i].shared, s[i].private);
+        print_times(bench, bench->quick[i]);
     }
+}
+
+static int run_shapes(struct bench *bench)
+{
+    int status = 0;
+
+    for (uint32_t i = 0; i < bench->options.n_shapes && status == 0; i++)
+        status = run_shape(bench, i);
+    if (bench->options.quick)
+        print_quick(bench);
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -419,9 +316,11 @@ int main(int argc, char **argv)
     bench_blas_prepare(argv);
     if (open_outputs(&bench) != 0)
         return 1;
-    for (uint32_t i = 0; i < bench.options.n_shapes && status == 0; i++)
-        status = run_shape(&bench, i);
-    if (bench.options.quick)
-        print_quick(&bench);
+    if (bench.options.balance)
+        status = bench_balance(&bench.options, bench.text);
+    else if (bench.options.pack)
+        status = bench_pack(&bench.options, bench.text);
+    else
+        status = run_shapes(&bench);
     return status != 0 || close_outputs(&bench) != 0 || bench.failed;
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "chunkattention.h"
+
 struct bench_shape {
     uint32_t batch, heads, kv_heads, head_dim, chunk;
     uint32_t shared, private; /* tokens; shared is whole chunks */
@@ -20,23 +22,32 @@ struct bench_tree;
 struct bench_setup {
     struct bench_shape shape;
     float *q, *out;                 /* [batch][heads][head_dim] */
-    struct bench_tree *shared_tree; /* attend_tree.c: the store that chunk and paged_shared have in common */
+    float *slopes, *sinks;          /* [heads] */
+    struct bench_tree *shared_tree; /* attend_view.c: the store that chunk and paged_shared have in common */
 };
 
 /* A variant that is ready to run. */
 struct bench_instance {
+    struct cattn_variant attention; /* what it computes: set before it is opened */
     void *state;
-    uint32_t dtype;   /* of the K and V that it reads */
-    double tolerance; /* of its relative error */
-    char kernel[48];  /* what does the arithmetic */
-    char detail[80];  /* what else was chosen; may be empty */
+    uint32_t dtype;    /* of the K and V that it reads */
+    double tolerance;  /* of its relative error */
+    double operations; /* of a run that is no attention */
+    char kernel[48];   /* what does the arithmetic */
+    char detail[80];   /* what else was chosen; may be empty */
+};
+
+enum bench_computes {
+    BENCH_NOTHING, /* it is what others are compared with */
+    BENCH_PLAIN,   /* attention with nothing to it, over floats */
+    BENCH_ANY      /* whatever this library does */
 };
 
 struct bench_variant {
     const char *name;
-    int computes; /* 0: it only reads */
+    enum bench_computes computes;
 
-    /* Bytes of K and V that one step must read at least once: what it has in memory for a layer. */
+    /* Bytes of K and V that one step must read at least once, if all tokens are seen: what is in memory for a layer. */
     uint64_t (*bytes)(const struct bench_shape *shape);
 
     /* Takes memory for n_layers and fills it.  NULL, or why it cannot run here. */
@@ -52,7 +63,7 @@ struct bench_variant {
 };
 
 extern const struct bench_variant bench_naive, bench_paper, bench_onednn, bench_paged, bench_paged_shared, bench_chunk,
-    bench_read;
+    bench_read, bench_fma, bench_amx;
 
 /* ---- attend_data.c: the same random K, V and Q for all, and what is right --------------------------------------- */
 
@@ -70,6 +81,12 @@ uint32_t bench_chunk_tokens(const struct bench_shape *shape, uint32_t chunk);
 uint64_t bench_unique_bytes(const struct bench_shape *shape, uint32_t dtype);
 uint64_t bench_copied_bytes(const struct bench_shape *shape, uint32_t dtype);
 
+/* No more than a softmax of scaled products. */
+int bench_is_plain(const struct cattn_variant *attention);
+
+/* The shape with as many tokens as a row sees. */
+struct bench_shape bench_seen(const struct bench_shape *shape, const struct cattn_variant *attention);
+
 enum bench_what { BENCH_K, BENCH_V };
 
 /* head_dim values of one token of a chunk.  They are exact in the shape's dtype. */
@@ -77,12 +94,15 @@ void bench_data_row(const struct bench_shape *shape, uint32_t layer, enum bench_
                     uint32_t token, uint32_t head, float *row);
 void bench_data_q(const struct bench_shape *shape, float *q);
 
+/* Slopes as ALiBi has them, and sinks that weigh about as much as the tokens, for every head. */
+void bench_data_heads(const struct bench_shape *shape, float *slopes, float *sinks);
+
 /* Calls chunk for every chunk of every layer, on the shape's threads. */
 typedef void bench_fill_chunk(void *state, uint32_t layer, uint32_t chunk);
 void bench_fill(const struct bench_shape *shape, uint32_t n_layers, bench_fill_chunk *chunk, void *state);
 
 /* RMS of the differences between out and attention in double, over that of the latter, on sampled rows and heads.
  * Not finite: out is not, or there was no memory. */
-double bench_relative_error(const struct bench_setup *setup, uint32_t layer);
+double bench_relative_error(const struct bench_setup *setup, const struct cattn_variant *attention, uint32_t layer);
 
 #endif

@@ -2,17 +2,17 @@
 #include <stdlib.h>
 
 #include "attend.h"
-#include "chunkattention.h"
 #include "harness.h"
 
 uint32_t bench_dtype_bytes(uint32_t dtype)
 {
-    return dtype == CATTN_F32 ? 4 : 2;
+    return dtype == CATTN_F32 ? 4 : dtype == CATTN_I8 ? 1 : 2;
 }
 
 const char *bench_dtype_name(uint32_t dtype)
 {
-    static const char *const names[] = {[CATTN_F32] = "f32", [CATTN_F16] = "f16", [CATTN_BF16] = "bf16"};
+    static const char *const names[] = {
+        [CATTN_F32] = "f32", [CATTN_F16] = "f16", [CATTN_BF16] = "bf16", [CATTN_I8] = "i8"};
     return names[dtype];
 }
 
@@ -51,7 +51,8 @@ uint32_t bench_chunk_tokens(const struct bench_shape *shape, uint32_t chunk)
 
 static uint64_t token_bytes(const struct bench_shape *shape, uint32_t dtype)
 {
-    return UINT64_C(2) * shape->kv_heads * shape->head_dim * bench_dtype_bytes(dtype);
+    uint32_t scale = dtype == CATTN_I8 ? sizeof(float) : 0;
+    return UINT64_C(2) * shape->kv_heads * (shape->head_dim * bench_dtype_bytes(dtype) + scale);
 }
 
 uint64_t bench_unique_bytes(const struct bench_shape *shape, uint32_t dtype)
@@ -64,6 +65,28 @@ uint64_t bench_copied_bytes(const struct bench_shape *shape, uint32_t dtype)
     return shape->batch * ((uint64_t)shape->shared + shape->private) * token_bytes(shape, dtype);
 }
 
+int bench_is_plain(const struct cattn_variant *attention)
+{
+    return attention->softcap == 0.0f && attention->window == 0 && attention->alibi_slopes == NULL &&
+           attention->sinks == NULL;
+}
+
+static int sees(const struct cattn_variant *attention, uint32_t position, uint32_t token)
+{
+    return attention->window == 0 || position - token < attention->window || token < attention->n_sink_tokens;
+}
+
+struct bench_shape bench_seen(const struct bench_shape *shape, const struct cattn_variant *attention)
+{
+    struct bench_shape seen = *shape;
+
+    seen.shared = seen.private = 0;
+    for (uint32_t token = 0, n = shape->shared + shape->private; token < n; token++)
+        if (sees(attention, n - 1, token))
+            ++*(token < shape->shared ? &seen.shared : &seen.private);
+    return seen;
+}
+
 static uint32_t mix(uint32_t x)
 {
     x ^= x >> 16;
@@ -73,13 +96,18 @@ static uint32_t mix(uint32_t x)
     return x ^ x >> 16;
 }
 
-/* Uniform in [-2, 2), from a hash of the place.  For the types of 16 bits eight bits are kept, so that every type holds
- * them exactly and no variant has an error of rounding K and V. */
+/* Uniform in [-2, 2), from a hash of the place.  For types of fewer than 32 bits eight bits are kept, so that every
+ * type holds them exactly and no variant has an error of rounding K and V; i8 needs its largest number in each row. */
 static void uniform(uint32_t seed, uint32_t dtype, uint32_t n, float *row)
 {
     uint32_t kept = dtype == CATTN_F32 ? UINT32_C(0xffffff00) : UINT32_C(0xff000000);
     for (uint32_t i = 0; i < n; i++)
         row[i] = (float)(int32_t)(mix(seed + i * UINT32_C(0x9e3779b1)) & kept) * 0x1p-30f;
+    if (dtype != CATTN_I8)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        row[i] = fmaxf(row[i], -127.0f / 64);
+    row[seed % n] = 127.0f / 64;
 }
 
 void bench_data_row(const struct bench_shape *shape, uint32_t layer, enum bench_what what, uint32_t chunk,
@@ -96,35 +124,51 @@ void bench_data_q(const struct bench_shape *shape, float *q)
     uniform(UINT32_C(0x51ed270b), shape->dtype, shape->batch * shape->heads * shape->head_dim, q);
 }
 
+void bench_data_heads(const struct bench_shape *shape, float *slopes, float *sinks)
+{
+    uniform(UINT32_C(0x3c6ef372), CATTN_F32, shape->heads, sinks);
+    for (uint32_t head = 0; head < shape->heads; head++) {
+        slopes[head] = exp2f(-8.0f * (float)(head + 1) / (float)shape->heads);
+        sinks[head] += 5.0f;
+    }
+}
+
 /* Room for one (sequence, head) at a time. */
 struct oracle {
     double *weights, *expected;
     float *row;
 };
 
-static double score(const float *q, const float *k, uint32_t n)
+/* Of the token that is `distance` back. */
+static double score(const struct cattn_variant *attention, uint32_t head, uint32_t distance, const float *q,
+                    const float *k, uint32_t n)
 {
-    double sum = 0.0;
+    double x = 0.0, cap = (double)attention->softcap;
     for (uint32_t i = 0; i < n; i++)
-        sum += (double)q[i] * (double)k[i];
-    return sum;
+        x += (double)q[i] * (double)k[i];
+    x /= sqrt((double)n);
+    if (cap > 0.0)
+        x = cap * tanh(x / cap);
+    return attention->alibi_slopes != NULL ? x - (double)attention->alibi_slopes[head] * distance : x;
 }
 
-/* Dense attention of one query: no chunk is shared, nothing is folded. */
-static void attend_exactly(const struct bench_setup *setup, uint32_t layer, uint32_t sequence, uint32_t head,
-                           struct oracle *oracle)
+/* Dense attention of one query: no chunk is shared, nothing is folded, what is not seen has the score -inf. */
+static void attend_exactly(const struct bench_setup *setup, const struct cattn_variant *attention, uint32_t layer,
+                           uint32_t sequence, uint32_t head, struct oracle *oracle)
 {
     const struct bench_shape *s = &setup->shape;
     const float *q = setup->q + ((size_t)sequence * s->heads + head) * s->head_dim;
     uint32_t kv_head = head / (s->heads / s->kv_heads), n = s->shared + s->private;
-    double most = -INFINITY, sum = 0.0, scale = 1.0 / sqrt((double)s->head_dim);
+    double sink = attention->sinks != NULL ? (double)attention->sinks[head] : -INFINITY, most = sink, sum;
 
     for (uint32_t t = 0; t < n; t++) {
         uint32_t chunk = bench_sequence_chunk(s, sequence, t / s->chunk);
         bench_data_row(s, layer, BENCH_K, chunk, t % s->chunk, kv_head, oracle->row);
-        oracle->weights[t] = scale * score(q, oracle->row, s->head_dim);
+        oracle->weights[t] =
+            sees(attention, n - 1, t) ? score(attention, head, n - 1 - t, q, oracle->row, s->head_dim) : -INFINITY;
         most = fmax(most, oracle->weights[t]);
     }
+    sum = exp(sink - most);
     for (uint32_t i = 0; i < s->head_dim; i++)
         oracle->expected[i] = 0.0;
     for (uint32_t t = 0; t < n; t++) {
@@ -145,7 +189,7 @@ static uint32_t spread(uint32_t i, uint32_t m, uint32_t n)
     return m < 2 ? 0 : (uint32_t)((uint64_t)i * (n - 1) / (m - 1));
 }
 
-double bench_relative_error(const struct bench_setup *setup, uint32_t layer)
+double bench_relative_error(const struct bench_setup *setup, const struct cattn_variant *attention, uint32_t layer)
 {
     const struct bench_shape *s = &setup->shape;
     uint32_t rows = s->batch < 3 ? s->batch : 3, heads = s->heads < 4 ? s->heads : 4;
@@ -161,7 +205,7 @@ double bench_relative_error(const struct bench_setup *setup, uint32_t layer)
     for (uint32_t i = 0; i < rows * heads && !isnan(wrong); i++) {
         uint32_t sequence = spread(i / heads, rows, s->batch), head = spread(i % heads, heads, s->heads);
         const float *out = setup->out + ((size_t)sequence * s->heads + head) * s->head_dim;
-        attend_exactly(setup, layer, sequence, head, &oracle);
+        attend_exactly(setup, attention, layer, sequence, head, &oracle);
         for (uint32_t j = 0; j < s->head_dim; j++) {
             double difference = (double)out[j] - oracle.expected[j];
             wrong += difference * difference;

@@ -10,7 +10,6 @@
 
 #include "attend.h"
 #include "attend_blas.h"
-#include "chunkattention.h"
 #include "harness.h"
 
 static uint64_t bytes(const struct bench_shape *shape)
@@ -153,7 +152,7 @@ static double run(struct bench_setup *setup, struct bench_instance *instance, ui
     return bench_now() - start;
 }
 
-const struct bench_variant bench_naive = {"naive", 1, bytes, open_naive, close_naive, NULL, run};
+const struct bench_variant bench_naive = {"naive", BENCH_PLAIN, bytes, open_naive, close_naive, NULL, run};
 #else
 static const char *open_naive(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
 {
@@ -161,5 +160,5 @@ static const char *open_naive(struct bench_setup *setup, uint32_t n_layers, stru
     return bench_blas_unusable();
 }
 
-const struct bench_variant bench_naive = {"naive", 1, bytes, open_naive, NULL, NULL, NULL};
+const struct bench_variant bench_naive = {"naive", BENCH_PLAIN, bytes, open_naive, NULL, NULL, NULL};
 #endif

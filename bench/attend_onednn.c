@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "attend.h"
-#include "chunkattention.h"
 #include "harness.h"
 
 #ifdef HAVE_ONEDNN
@@ -631,7 +630,7 @@ static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, str
     return NULL;
 }
 
-const struct bench_variant bench_onednn = {"onednn", 1, bytes, open_onednn, close_onednn, NULL, run};
+const struct bench_variant bench_onednn = {"onednn", BENCH_PLAIN, bytes, open_onednn, close_onednn, NULL, run};
 #else
 static uint64_t bytes(const struct bench_shape *shape)
 {
@@ -644,5 +643,5 @@ static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, str
     return "built without oneDNN";
 }
 
-const struct bench_variant bench_onednn = {"onednn", 1, bytes, open_onednn, NULL, NULL, NULL};
+const struct bench_variant bench_onednn = {"onednn", BENCH_PLAIN, bytes, open_onednn, NULL, NULL, NULL};
 #endif

@@ -14,7 +14,64 @@
 #include "harness.h"
 
 const struct bench_variant *const bench_variants[BENCH_N_VARIANTS] = {
-    &bench_naive, &bench_paper, &bench_onednn, &bench_paged, &bench_paged_shared, &bench_chunk, &bench_read,
+    [BENCH_NAIVE] = &bench_naive,
+    [BENCH_PAPER] = &bench_paper,
+    [BENCH_ONEDNN] = &bench_onednn,
+    [BENCH_PAGED] = &bench_paged,
+    [BENCH_PAGED_SHARED] = &bench_paged_shared,
+    [BENCH_CHUNK] = &bench_chunk,
+    [BENCH_READ] = &bench_read,
+    [BENCH_FMA] = &bench_fma,
+    [BENCH_AMX] = &bench_amx,
+};
+
+/* The values that a number takes in turn; n = 0: the one given. */
+struct axis {
+    uint32_t n, values[8];
+};
+
+/* Shapes of that many batches, shared and private lengths, every one with every other.  Decoding goes through private
+ * lengths from 0 on: the rate of figure 3 for a number of generated tokens is that at about half as many. */
+static const struct grid {
+    const char *name;
+    struct axis batch, shared, private;
+} grids[] = {
+    {"table3", .shared = {4, {0, 1024, 2048, 4096}}},
+    {"figure3", .shared = {3, {1024, 2048, 4096}}, .private = {4, {256, 512, 1024, 2048}}},
+    {"figure4", .batch = {6, {16, 32, 48, 64, 80, 96}}, .shared = {1, {2048}}, .private = {1, {64}}},
+    {"batch", .batch = {8, {1, 2, 4, 8, 16, 32, 64, 128}}, .shared = {2, {1024, 2048}}, .private = {1, {64}}},
+};
+enum { N_GRIDS = sizeof grids / sizeof grids[0] };
+static const struct grid given_shape, quick_shapes = {.shared = {2, {1024, 2048}}};
+
+enum option_name {
+    BATCH,
+    HEADS,
+    KV_HEADS,
+    HEAD_DIM,
+    CHUNK,
+    SHARED,
+    PRIVATE,
+    THREADS,
+    PASSES,
+    WINDOW,
+    SINK_TOKENS, /* numbers */
+    SOFTCAP,
+    ALIBI,
+    SINKS,
+    VARIANT_GRID,
+    BALANCE,
+    PACK,
+    DTYPE,
+    GRID,
+    VARIANTS,
+    KERNEL,
+    SECONDS,
+    MEMORY,
+    WARM,
+    QUICK,
+    CSV,
+    HELP
 };
 
 static const char help[] =
@@ -28,6 +85,8 @@ static const char help[] =
     "  paged_shared  this library's kernel, each sequence by itself over shared memory\n"
     "  chunk         this library: what is shared is read once for all sequences\n"
     "  read          reading the bytes that chunk reads, nothing else\n"
+    "  fma           multiplying and adding f32 in registers, nothing else\n"
+    "  amx           multiplying tiles of bf16 in registers, nothing else\n"
     "\n"
     "Shape:\n"
     "  --batch N       sequences (32)\n"
@@ -37,8 +96,21 @@ static const char help[] =
     "  --chunk N       tokens of a chunk: 32, 64, 128 or 256 (64)\n"
     "  --shared N      tokens that all sequences have in common, whole chunks (1024)\n"
     "  --private N     tokens of each sequence's own (64)\n"
-    "  --dtype T       K and V are f32, f16 or bf16 (f32)\n"
-    "  --grid table3   shared 0, 1024, 2048 and 4096, as in table 3 of the paper\n"
+    "  --dtype T       K and V are f32, f16, bf16 or i8 (f32)\n"
+    "  --grid NAME     many shapes, instead of the numbers given for\n"
+    "                  table3    shared 0, 1024, 2048 and 4096, as in table 3 of the paper\n"
+    "                  figure3   shared 1024, 2048 and 4096 with private 256, 512, 1024 and 2048, as in figure 3\n"
+    "                  figure4   batch 16, 32, 48, 64, 80 and 96 with shared 2048 and private 64, as in figure 4\n"
+    "                  batch     batch 1, 2, 4 ... 128 with shared 1024 and 2048 and private 64\n"
+    "Attention (plain, unless one of these is given; only this library does the others):\n"
+    "  --softcap X     scores x become X * tanh(x / X)\n"
+    "  --window N      the last N tokens are seen, ...\n"
+    "  --sink-tokens N ... and the first N (0)\n"
+    "  --alibi         scores fall with the distance, by a slope for each head\n"
+    "  --sinks         a logit of each head is added to the denominator\n"
+    "  --variant-grid  chunk plain, then with each of these, then with all: the numbers given, else softcap 30, "
+    "window\n"
+    "                  half the tokens, 4 sink tokens\n"
     "How:\n"
     "  --variants LIST comma-separated (all)\n"
     "  --kernel NAME   of this library (the best)\n"
@@ -49,6 +121,10 @@ static const char help[] =
     "                  the last-level cache where that is more)\n"
     "  --warm          one layer only\n"
     "  --quick         a short run: shared 1024 and 2048, 8 heads, own kernels only, and a short table\n"
+    "Instead of all this, through the public interface:\n"
+    "  --balance       how far the slowest of the threads (2) is behind their mean, over batches of long and short\n"
+    "                  sequences and of deep and flat trees\n"
+    "  --pack          what storing the new K and V takes of a decode step (private 256)\n"
     "Output:\n"
     "  --csv FILE      results as CSV; those of each pass in FILE with .passN before its ending; -: standard output\n"
     "  --help          this text\n"
@@ -108,12 +184,23 @@ static int parse_seconds(const char *name, const char *text, double *value)
     return 0;
 }
 
+static int parse_softcap(const char *text, float *value)
+{
+    char *end;
+    float softcap = strtof(text, &end);
+
+    if (end == text || *end != '\0' || !(softcap > 0.0f && softcap <= 1e6f))
+        return complain("--softcap takes a number above 0, up to a million, not '%s'", text);
+    *value = softcap;
+    return 0;
+}
+
 static int parse_dtype(const char *text, uint32_t *dtype)
 {
-    for (*dtype = CATTN_F32; *dtype <= CATTN_BF16; ++*dtype)
+    for (*dtype = CATTN_F32; *dtype <= CATTN_I8; ++*dtype)
         if (strcmp(text, bench_dtype_name(*dtype)) == 0)
             return 0;
-    return complain("--dtype takes f32, f16 or bf16, not '%s'", text);
+    return complain("--dtype takes f32, f16, bf16 or i8, not '%s'", text);
 }
 
 static int parse_variants(const char *text, int *wanted)
@@ -156,31 +243,60 @@ static int check_shape(const struct bench_shape *s)
     return s->kernel != NULL ? check_kernel(s->kernel) : 0;
 }
 
-/* The lengths of the paper's table; shorter and narrower for a quick run. */
-static int set_shapes(struct bench_options *options, const char *grid, int shared_given, int heads_given)
+static const struct grid *find_grid(const char *name)
 {
-    static const uint32_t table3[] = {0, 1024, 2048, 4096}, quick[] = {1024, 2048};
-    const uint32_t *lengths = grid != NULL ? table3 : options->quick && !shared_given ? quick : NULL;
+    for (const struct grid *grid = grids; grid < grids + N_GRIDS; grid++)
+        if (strcmp(grid->name, name) == 0)
+            return grid;
+    (void)complain("no grid is called '%s'", name);
+    return NULL;
+}
+
+static uint32_t at(const struct axis *axis, uint32_t i, uint32_t given)
+{
+    return axis->n > 0 ? axis->values[i] : given;
+}
+
+static uint32_t size(const struct axis *axis)
+{
+    return axis->n > 0 ? axis->n : 1;
+}
+
+static int add_shapes(struct bench_options *options, const struct bench_shape *given, const struct grid *grid)
+{
+    options->n_shapes = 0;
+    for (uint32_t i = 0; i < size(&grid->batch); i++)
+        for (uint32_t j = 0; j < size(&grid->shared); j++)
+            for (uint32_t k = 0; k < size(&grid->private); k++) {
+                struct bench_shape *shape = &options->shapes[options->n_shapes++];
+                *shape = *given;
+                shape->batch = at(&grid->batch, i, given->batch);
+                shape->shared = at(&grid->shared, j, given->shared);
+                shape->private = at(&grid->private, k, given->private);
+                if (check_shape(shape) != 0)
+                    return -1;
+            }
+    return 0;
+}
+
+/* Those of the grid; fewer and narrower ones for a quick run. */
+static int set_shapes(struct bench_options *options, const struct grid *grid, int shared_given)
+{
     struct bench_shape first = options->shapes[0];
 
-    if (options->quick && !heads_given)
+    if (options->quick && !options->heads_given)
         first.heads = 8;
     if (first.kv_heads == 0)
         first.kv_heads = first.heads;
-    options->n_shapes = grid != NULL ? 4 : lengths != NULL ? 2 : 1;
-    for (uint32_t i = 0; i < options->n_shapes; i++) {
-        options->shapes[i] = first;
-        if (lengths != NULL)
-            options->shapes[i].shared = lengths[i];
-        if (check_shape(&options->shapes[i]) != 0)
-            return -1;
-    }
-    return 0;
+    if (grid == NULL)
+        grid = options->quick && !shared_given ? &quick_shapes : &given_shape;
+    return add_shapes(options, &first, grid);
 }
 
 static uint64_t default_memory(const struct bench_options *options)
 {
-    uint64_t usual = options->quick ? UINT64_C(256000000) : UINT64_C(1600000000), caches = 2 * bench_last_level_cache();
+    int is_short = options->quick || options->balance || options->pack;
+    uint64_t usual = is_short ? UINT64_C(256000000) : UINT64_C(1600000000), caches = 2 * bench_last_level_cache();
     return usual > caches ? usual : caches;
 }
 
@@ -190,33 +306,15 @@ static const struct bench_options defaults = {
     .turn_seconds = -1.0, /* not given */
 };
 
-enum option_name {
-    BATCH,
-    HEADS,
-    KV_HEADS,
-    HEAD_DIM,
-    CHUNK,
-    SHARED,
-    PRIVATE,
-    THREADS,
-    PASSES, /* numbers */
-    DTYPE,
-    GRID,
-    VARIANTS,
-    KERNEL,
-    SECONDS,
-    MEMORY,
-    WARM,
-    QUICK,
-    CSV,
-    HELP
-};
-
 static const struct option names[] = {
     {"batch", 1, NULL, BATCH},       {"heads", 1, NULL, HEADS},
     {"kv-heads", 1, NULL, KV_HEADS}, {"head-dim", 1, NULL, HEAD_DIM},
     {"chunk", 1, NULL, CHUNK},       {"shared", 1, NULL, SHARED},
     {"private", 1, NULL, PRIVATE},   {"threads", 1, NULL, THREADS},
+    {"window", 1, NULL, WINDOW},     {"sink-tokens", 1, NULL, SINK_TOKENS},
+    {"softcap", 1, NULL, SOFTCAP},   {"alibi", 0, NULL, ALIBI},
+    {"sinks", 0, NULL, SINKS},       {"variant-grid", 0, NULL, VARIANT_GRID},
+    {"balance", 0, NULL, BALANCE},   {"pack", 0, NULL, PACK},
     {"passes", 1, NULL, PASSES},     {"dtype", 1, NULL, DTYPE},
     {"grid", 1, NULL, GRID},         {"variants", 1, NULL, VARIANTS},
     {"kernel", 1, NULL, KERNEL},     {"seconds", 1, NULL, SECONDS},
@@ -228,15 +326,24 @@ static const struct option names[] = {
 static int set_number(struct bench_options *options, int option, const char *text)
 {
     static const uint64_t limits[][2] = {
-        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},   [KV_HEADS] = {1, 1024},
-        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},    [SHARED] = {0, 1 << 20},
-        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024}, [PASSES] = {1, BENCH_MAX_PASSES},
+        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},          [KV_HEADS] = {1, 1024},
+        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},           [SHARED] = {0, 1 << 20},
+        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024},        [PASSES] = {1, BENCH_MAX_PASSES},
+        [WINDOW] = {1, 1 << 21},  [SINK_TOKENS] = {0, 1 << 21},
     };
     struct bench_shape *s = &options->shapes[0];
     uint32_t *const targets[] = {
-        [BATCH] = &s->batch,       [HEADS] = &s->heads,     [KV_HEADS] = &s->kv_heads,
-        [HEAD_DIM] = &s->head_dim, [CHUNK] = &s->chunk,     [SHARED] = &s->shared,
-        [PRIVATE] = &s->private,   [THREADS] = &s->threads, [PASSES] = &options->passes,
+        [BATCH] = &s->batch,
+        [HEADS] = &s->heads,
+        [KV_HEADS] = &s->kv_heads,
+        [HEAD_DIM] = &s->head_dim,
+        [CHUNK] = &s->chunk,
+        [SHARED] = &s->shared,
+        [PRIVATE] = &s->private,
+        [THREADS] = &s->threads,
+        [PASSES] = &options->passes,
+        [WINDOW] = &options->scoring.window,
+        [SINK_TOKENS] = &options->scoring.n_sink_tokens,
     };
     uint64_t value;
 
@@ -248,7 +355,8 @@ static int set_number(struct bench_options *options, int option, const char *tex
 
 static int parse_all(struct bench_options *options, int argc, char **argv, int *helped)
 {
-    const char *grid = NULL, *variants = NULL;
+    const struct grid *grid = NULL;
+    const char *variants = NULL;
     int option, given[HELP + 1] = {0}, status = 0;
 
     while (status == 0 && (option = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -257,8 +365,14 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         given[option] = 1;
         switch (option) {
         case DTYPE: status = parse_dtype(optarg, &options->shapes[0].dtype); break;
-        case GRID: grid = optarg; break;
+        case GRID: status = (grid = find_grid(optarg)) != NULL ? 0 : -1; break;
         case VARIANTS: variants = optarg; break;
+        case SOFTCAP: status = parse_softcap(optarg, &options->scoring.softcap); break;
+        case ALIBI: options->scoring.alibi = 1; break;
+        case SINKS: options->scoring.sinks = 1; break;
+        case BALANCE: options->balance = 1; break;
+        case PACK: options->pack = 1; break;
+        case VARIANT_GRID: options->variant_grid = 1; break;
         case KERNEL: options->shapes[0].kernel = optarg; break;
         case SECONDS: status = parse_seconds("seconds", optarg, &options->turn_seconds); break;
         case MEMORY: status = parse_size("memory", optarg, &options->memory); break;
@@ -273,14 +387,46 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         return status;
     if (optind < argc)
         return complain("unexpected argument '%s'", argv[optind]);
-    if (grid != NULL && strcmp(grid, "table3") != 0)
-        return complain("--grid takes table3, not '%s'", grid);
-    if (variants == NULL)
-        variants =
-            options->quick ? "paged,paged_shared,chunk,read" : "naive,paper,onednn,paged,paged_shared,chunk,read";
-    if (parse_variants(variants, options->wanted) != 0)
+    if (options->variant_grid + options->quick + options->balance + options->pack > 1)
+        return complain("--variant-grid, --balance, --pack and --quick exclude each other");
+    if (options->balance && !given[THREADS])
+        options->shapes[0].threads = 2;
+    if (options->balance && options->shapes[0].threads < 2)
+        return complain("--balance takes at least two threads");
+    if (options->pack && !given[PRIVATE])
+        options->shapes[0].private = 256;
+    options->heads_given = given[HEADS] || given[KV_HEADS];
+    if (variants == NULL && options->quick)
+        variants = "paged,paged_shared,chunk,read";
+    if (variants == NULL && options->variant_grid)
+        variants = "chunk,read,fma,amx";
+    for (int i = 0; i < BENCH_N_VARIANTS; i++)
+        options->wanted[i] = variants == NULL;
+    if (variants != NULL && parse_variants(variants, options->wanted) != 0)
         return -1;
-    return set_shapes(options, grid, given[SHARED], given[HEADS] || given[KV_HEADS]);
+    return set_shapes(options, grid, given[SHARED]);
+}
+
+void bench_options_scorings(const struct bench_options *options, uint32_t n,
+                            struct bench_scoring scorings[BENCH_N_SCORINGS])
+{
+    const struct bench_scoring *given = &options->scoring;
+    const struct bench_scoring all = {
+        .softcap = given->softcap > 0.0f ? given->softcap : 30.0f,
+        .window = given->window > 0 ? given->window : (n + 1) / 2,
+        .n_sink_tokens = given->n_sink_tokens > 0 ? given->n_sink_tokens : 4,
+        .alibi = 1,
+        .sinks = 1,
+    };
+    const struct bench_scoring each[BENCH_N_SCORINGS] = {
+        {.softcap = 0.0f},
+        {.softcap = all.softcap},
+        {.window = all.window, .n_sink_tokens = all.n_sink_tokens},
+        {.alibi = 1},
+        {.sinks = 1},
+        all,
+    };
+    memcpy(scorings, each, sizeof each);
 }
 
 int bench_options_parse(struct bench_options *options, int argc, char **argv, int *status)

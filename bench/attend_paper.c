@@ -12,7 +12,6 @@
 
 #include "attend.h"
 #include "attend_blas.h"
-#include "chunkattention.h"
 #include "harness.h"
 
 static uint64_t bytes(const struct bench_shape *shape)
@@ -271,7 +270,7 @@ static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, stru
     return NULL;
 }
 
-const struct bench_variant bench_paper = {"paper", 1, bytes, open_paper, close_paper, NULL, run};
+const struct bench_variant bench_paper = {"paper", BENCH_PLAIN, bytes, open_paper, close_paper, NULL, run};
 #else
 static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
 {
@@ -279,5 +278,5 @@ static const char *open_paper(struct bench_setup *setup, uint32_t n_layers, stru
     return bench_blas_unusable();
 }
 
-const struct bench_variant bench_paper = {"paper", 1, bytes, open_paper, NULL, NULL, NULL};
+const struct bench_variant bench_paper = {"paper", BENCH_PLAIN, bytes, open_paper, NULL, NULL, NULL};
 #endif

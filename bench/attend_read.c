@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "attend.h"
-#include "chunkattention.h"
 #include "harness.h"
 #include "simd.h"
 
@@ -127,13 +126,15 @@ static void close_reader(struct bench_setup *setup, struct bench_instance *insta
 static const char *open_reader(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
 {
     struct reader *reader = calloc(1, sizeof *reader);
+    struct bench_shape seen;
 
     if (reader == NULL)
         return "no memory";
     instance->state = reader;
     reader->n_threads = setup->shape.threads;
     reader->n_layers = n_layers;
-    reader->layer_bytes = (bytes(&setup->shape) + 63) / 64 * 64;
+    seen = bench_seen(&setup->shape, &instance->attention);
+    reader->layer_bytes = (bytes(&seen) + 63) / 64 * 64;
     reader->memory_bytes = n_layers * reader->layer_bytes;
     reader->memory = bench_alloc(reader->memory_bytes);
     reader->found = calloc(reader->n_threads, sizeof *reader->found);
@@ -157,4 +158,4 @@ static double run(struct bench_setup *setup, struct bench_instance *instance, ui
     return read_layer(instance->state, layer);
 }
 
-const struct bench_variant bench_read = {"read", 0, bytes, open_reader, close_reader, NULL, run};
+const struct bench_variant bench_read = {"read", BENCH_NOTHING, bytes, open_reader, close_reader, NULL, run};

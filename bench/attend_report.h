@@ -6,10 +6,10 @@
 
 #include "attend.h"
 
-/* The most that was seen in one run of the program. */
-struct bench_ceilings {
+/* What bounds a row: reading, and multiplying in the units that its kernel uses. */
+struct bench_rates {
     double read;    /* bytes a second */
-    double compute; /* f32 operations a second */
+    double compute; /* operations a second */
 };
 
 /* One line: a variant over a shape. */
@@ -18,15 +18,15 @@ struct bench_row {
     const struct bench_shape *shape;
     const struct bench_instance *instance;
     double us, us_min, relative_error;
-    double read_seconds; /* of the variant `read`, at the same time */
-    struct bench_ceilings ceilings;
+    struct bench_rates usual; /* at the same time */
+    struct bench_rates best;  /* the most that was seen */
 };
 
 void bench_csv_header(FILE *file);
 void bench_csv_row(FILE *file, const struct bench_row *row);
 
 /* For people. */
-void bench_table_header(FILE *file, const struct bench_shape *shape, const struct bench_ceilings *ceilings);
+void bench_table_header(FILE *file, const struct bench_shape *shape);
 void bench_table_row(FILE *file, const struct bench_row *row);
 
 #endif

@@ -1,57 +1,9 @@
-/* chunk, paged and paged_shared: the library's own kernel over three layouts and orders.
- *
- * chunk         what the sequences share is stored once, and its chunks are folded into the states of all of them (the
- *               two-phase partition)
- * paged         every sequence has copies of its own (PagedAttention)
- * paged_shared  stored once, but each sequence goes through it by itself (PagedAttention with aliased blocks)
- *
- * They differ in nothing but the work list, and go through the backend as a step of the library does.  The paged ones
- * run in the better of two orders: all sequences of a head before the next head, or all heads of a sequence before the
- * next sequence. */
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "attend.h"
-#include "backend.h"
-#include "chunkattention.h"
+#include "attend_tree.h"
 #include "harness.h"
-#include "work.h"
 
-/* A store, filled. */
-struct bench_tree {
-    const struct cattn_backend *backend;
-    struct cattn_store *store;
-    struct cattn_work work;
-    struct cattn_work_path *paths; /* [sequence] */
-    uint32_t *slots;               /* of the paths */
-    uint32_t n_path_chunks;        /* of each */
-    int copied;                    /* slots of its own for every sequence */
-    uint32_t users;
-    uint32_t n_passes; /* attends so far: each has its number */
-};
-
-/* What a variant does with it. */
-struct view {
-    struct bench_tree *tree;
-    int share;          /* of the work list */
-    int sequence_outer; /* order */
-};
-
-static uint64_t unique(const struct bench_shape *shape)
-{
-    return bench_unique_bytes(shape, shape->dtype);
-}
-
-static uint64_t copied(const struct bench_shape *shape)
-{
-    return bench_copied_bytes(shape, shape->dtype);
-}
-
-/* ---- the store -------------------------------------------------------------------------------------------------- */
-
-static void tree_release(struct bench_tree *tree)
+void bench_tree_release(struct bench_tree *tree)
 {
     if (tree->store != NULL)
         tree->backend->close(tree->store);
@@ -106,7 +58,7 @@ static int tree_reserve(struct bench_tree *tree, const struct bench_shape *s)
     return status == CATTN_OK ? tree->backend->reserve(tree->store, &bounds) : status;
 }
 
-static struct cattn_call call_for(const struct bench_shape *s, uint32_t layer)
+struct cattn_call bench_tree_call(const struct bench_shape *s, uint32_t layer)
 {
     struct cattn_call call = {
         .layer = layer,
@@ -173,7 +125,7 @@ static void store_rows(void *context, uint32_t ith, uint32_t nth)
     const struct filling *f = context;
 
     for (uint32_t i = 0; i < f->n_layers; i++) {
-        struct cattn_call call = call_for(f->shape, f->first_layer + i);
+        struct cattn_call call = bench_tree_call(f->shape, f->first_layer + i);
         call.k = f->k + i * f->layer_floats;
         call.v = f->v + i * f->layer_floats;
         (void)f->tree->backend->write(f->tree->store, &f->tree->work, &call, ith, nth); /* what fails is found wrong */
@@ -206,7 +158,7 @@ static int tree_fill(struct bench_tree *tree, const struct bench_shape *s, uint3
     return status;
 }
 
-static struct bench_tree *tree_open(const struct bench_shape *s, uint32_t n_layers, int is_copied, const char **reason)
+struct bench_tree *bench_tree_open(const struct bench_shape *s, uint32_t n_layers, int is_copied, const char **reason)
 {
     struct bench_tree *tree = calloc(1, sizeof *tree);
     struct cattn_shape shape = store_shape(s, n_layers, is_copied);
@@ -222,6 +174,8 @@ static struct bench_tree *tree_open(const struct bench_shape *s, uint32_t n_laye
     status = cattn_work_init(&tree->work, shape.n_slots, s->chunk);
     if (status == CATTN_OK)
         status = tree_paths(tree, s);
+    if (status == CATTN_OK && tree->backend->block_bytes(&shape) == 0)
+        status = CATTN_ENOTSUP;
     if (status == CATTN_OK)
         status = tree->backend->open(&shape, s->kernel, &tree->store);
     if (status == CATTN_OK)
@@ -230,155 +184,8 @@ static struct bench_tree *tree_open(const struct bench_shape *s, uint32_t n_laye
         status = tree_fill(tree, s, n_layers);
     if (status != CATTN_OK) {
         *reason = cattn_strerror(status);
-        tree_release(tree);
+        bench_tree_release(tree);
         return NULL;
     }
     return tree;
 }
-
-/* ---- attention -------------------------------------------------------------------------------------------------- */
-
-/* The backend plans for the list that is attended next. */
-static void plan(const struct view *view, uint32_t first, uint32_t n)
-{
-    struct bench_tree *tree = view->tree;
-    cattn_work_build(&tree->work, tree->paths + first, n, view->share);
-    tree->backend->plan(tree->store, &tree->work);
-}
-
-static double attend(const struct bench_setup *setup, const struct view *view, uint32_t layer, uint32_t first_row)
-{
-    struct bench_tree *tree = view->tree;
-    struct cattn_call call = call_for(&setup->shape, layer);
-    double start;
-
-    call.pass = ++tree->n_passes;
-    call.q = setup->q + first_row * call.q_row;
-    call.out = setup->out + first_row * call.out_row;
-    start = bench_now();
-    if (tree->backend->attend(tree->store, &tree->work, &call, 0, 0) != CATTN_OK)
-        return -1.0;
-    return bench_now() - start;
-}
-
-/* Planning is not counted: an engine would have kept the plans. */
-static double attend_in_turn(const struct bench_setup *setup, const struct view *view, uint32_t layer)
-{
-    double seconds = 0.0;
-
-    for (uint32_t i = 0; i < setup->shape.batch; i++) {
-        double one;
-        plan(view, i, 1);
-        one = attend(setup, view, layer, i);
-        if (one < 0.0)
-            return one;
-        seconds += one;
-    }
-    return seconds;
-}
-
-static double run_view(const struct bench_setup *setup, const struct view *view, uint32_t layer)
-{
-    return view->sequence_outer ? attend_in_turn(setup, view, layer) : attend(setup, view, layer, 0);
-}
-
-static double run(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
-{
-    return run_view(setup, instance->state, layer);
-}
-
-static void turn(struct bench_setup *setup, struct bench_instance *instance)
-{
-    const struct view *view = instance->state;
-    if (!view->sequence_outer)
-        plan(view, 0, setup->shape.batch);
-}
-
-/* The order with the least time of three rounds. */
-static void choose_order(struct bench_setup *setup, struct bench_instance *instance, uint32_t n_layers)
-{
-    struct view *view = instance->state;
-    double least[2] = {INFINITY, INFINITY};
-    uint32_t layer = 0;
-
-    for (int round = 0; round < 3; round++)
-        for (view->sequence_outer = 0; view->sequence_outer < 2; view->sequence_outer++) {
-            turn(setup, instance);
-            least[view->sequence_outer] = fmin(least[view->sequence_outer], run_view(setup, view, layer++ % n_layers));
-        }
-    view->sequence_outer = least[1] < least[0];
-    snprintf(instance->detail, sizeof instance->detail, "%s outermost (%.0f us, else %.0f us)",
-             view->sequence_outer ? "sequence" : "head", least[view->sequence_outer] * 1e6,
-             least[!view->sequence_outer] * 1e6);
-}
-
-/* Releases a tree that no variant uses. */
-static void tree_drop(struct bench_setup *setup, struct bench_tree *tree)
-{
-    if (tree->users > 0)
-        return;
-    if (setup->shared_tree == tree)
-        setup->shared_tree = NULL;
-    tree_release(tree);
-}
-
-static const char *open_view(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance,
-                             struct bench_tree *tree, int share)
-{
-    struct view *view = calloc(1, sizeof *view);
-    int exact;
-
-    if (view == NULL) {
-        tree_drop(setup, tree);
-        return cattn_strerror(CATTN_ENOMEM);
-    }
-    view->tree = tree;
-    view->share = share;
-    tree->users++;
-    instance->state = view;
-    instance->dtype = setup->shape.dtype;
-    instance->tolerance = setup->shape.dtype == CATTN_F32 ? 1e-5 : 1e-2;
-    snprintf(instance->kernel, sizeof instance->kernel, "%s", tree->backend->kernel(tree->store, &exact));
-    if (!share)
-        choose_order(setup, instance, n_layers);
-    return NULL;
-}
-
-static void close_view(struct bench_setup *setup, struct bench_instance *instance)
-{
-    struct view *view = instance->state;
-
-    view->tree->users--;
-    tree_drop(setup, view->tree);
-    free(view);
-}
-
-static const char *open_shared(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance, int share)
-{
-    const char *reason = NULL;
-
-    if (setup->shared_tree == NULL)
-        setup->shared_tree = tree_open(&setup->shape, n_layers, 0, &reason);
-    return setup->shared_tree == NULL ? reason : open_view(setup, n_layers, instance, setup->shared_tree, share);
-}
-
-static const char *open_chunk(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
-{
-    return open_shared(setup, n_layers, instance, 1);
-}
-
-static const char *open_paged_shared(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
-{
-    return open_shared(setup, n_layers, instance, 0);
-}
-
-static const char *open_paged(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
-{
-    const char *reason = NULL;
-    struct bench_tree *tree = tree_open(&setup->shape, n_layers, 1, &reason);
-    return tree == NULL ? reason : open_view(setup, n_layers, instance, tree, 0);
-}
-
-const struct bench_variant bench_chunk = {"chunk", 1, unique, open_chunk, close_view, turn, run};
-const struct bench_variant bench_paged = {"paged", 1, copied, open_paged, close_view, turn, run};
-const struct bench_variant bench_paged_shared = {"paged_shared", 1, unique, open_paged_shared, close_view, turn, run};

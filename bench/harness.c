@@ -15,11 +15,21 @@
 
 #include "harness.h"
 
-double bench_now(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double bench_now(void)
+{
+    return seconds_of(CLOCK_MONOTONIC);
+}
+
+double bench_thread_now(void)
+{
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void *bench_alloc(size_t bytes)
@@ -77,6 +87,15 @@ uint64_t bench_last_level_cache(void)
         bytes = sysconf(levels[i]);
 #endif
     return bytes > 0 ? (uint64_t)bytes : UINT64_C(64) << 20;
+}
+
+uint64_t bench_second_level_cache(void)
+{
+    long bytes = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (uint64_t)bytes : UINT64_C(512) << 10;
 }
 
 void bench_parallel(uint32_t n_threads, bench_task *task, void *context)

@@ -8,6 +8,9 @@
 /* Seconds of a clock that only goes forward. */
 double bench_now(void);
 
+/* Seconds that the calling thread has run: what others do on its CPU is not counted. */
+double bench_thread_now(void);
+
 /* Zeroed memory of its own pages, huge ones where the system gives them.  NULL: there is none. */
 void *bench_alloc(size_t bytes);
 void bench_free(void *memory, size_t bytes);
@@ -17,6 +20,9 @@ uint64_t bench_memory_available(void);
 
 /* Bytes of the largest cache; a guess where the system does not say. */
 uint64_t bench_last_level_cache(void);
+
+/* Bytes of a core's second-level cache; a guess likewise. */
+uint64_t bench_second_level_cache(void);
 
 /* Calls task once for each ith of n_threads, at the same time.  Without OpenMP, one after another.  A library that the
  * task calls finds itself alone: it is to use one thread. */

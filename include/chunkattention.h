@@ -23,8 +23,8 @@
  * - Functions that return int return CATTN_OK (0) or a negative status.
  * - A cache, with its steps and sequences, is used by one thread at a time, except for the *_part calls.
  *   Different caches are independent.
- * - Nothing is printed, the process is never ended (but see n_threads), and the floating-point control register, the
- * CPU affinity and the OpenMP settings of the caller are left as they were found.
+ * - Nothing is printed, the process is never ended (but see n_threads), and the floating-point control register,
+ *   the CPU affinity and the OpenMP settings of the caller are left as they were found.
  * - Structs that may grow start with their size: set it to sizeof of the struct, and zero the rest.
  */
 #ifndef CHUNKATTENTION_H

@@ -499,6 +499,7 @@ static void open_step(struct cattn_step *step, struct cattn_item *items, bool ad
     get_slots(step);
     lay_out_rows(step);
     build_work(step, advances);
+    atomic_store(&step->n_passes, 0);
     for (uint32_t layer = 0; layer < step->cache->shape.n_layers; layer++)
         cattn_pass_reset(&step->passes[layer]);
     for (size_t i = 0; i < step->n_plans; i++) {

@@ -55,7 +55,7 @@ struct cattn_step {
     size_t pending_mask, pending_capacity;
     bool pending_possible;                      /* an item might fill a chunk */
     struct cattn_pass *passes;                  /* one per layer */
-    _Atomic uint32_t n_passes;                  /* so far, of all layers; numbers them */
+    _Atomic uint32_t n_passes;                  /* since it was opened, of all layers; numbers them */
     uint64_t read_tokens, read_tokens_unshared; /* by one attend */
 };
 

@@ -81,6 +81,11 @@ struct fold {
     size_t k_step, v_step;                      /* bytes from 16 tokens of K, from 32 of V, to the next */
 };
 
+static inline uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 static int takes(const struct cattn_shape *shape)
 {
     return shape->kv_dtype == CATTN_BF16;
@@ -93,39 +98,64 @@ static size_t query_bytes(const struct cattn_layout *layout)
     return layout->k_pad * sizeof(uint16_t);
 }
 
+/* Up to sixteen elements from the first on, zeros behind them; nothing past n is read. */
+SIMD_INLINE vec load_some(const void *q, uint32_t dtype, size_t first, uint32_t n)
+{
+    const __mmask16 some = (__mmask16)cattn_first_bits(n < 16 ? n : 16);
+    if (dtype == CATTN_F32)
+        return _mm512_maskz_loadu_ps(some, (const float *)q + first);
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, (const uint16_t *)q + first));
+}
+
 static void load_query(const struct cattn_layout *layout, const void *q, uint32_t dtype, size_t first, void *query)
 {
     uint16_t *to = query;
-    if (dtype == CATTN_BF16)
-        memcpy(to, (const uint16_t *)q + first, layout->k_dim * sizeof *to);
-    else
-        for (uint32_t d = 0; d < layout->k_dim; d++)
-            to[d] = cattn_to_bf16(cattn_load(q, dtype, first + d));
-    memset(to + layout->k_dim, 0, (layout->k_pad - layout->k_dim) * sizeof *to);
+    const uint32_t n = layout->k_dim;
+    if (dtype == CATTN_BF16) {
+        memcpy(to, (const uint16_t *)q + first, n * sizeof *to);
+        memset(to + n, 0, (layout->k_pad - n) * sizeof *to);
+        return;
+    }
+    for (uint32_t d = 0; d < layout->k_pad; d += 32) {
+        const vec low = load_some(q, dtype, first + d, d < n ? n - d : 0);
+        const vec high = load_some(q, dtype, first + d + 16, d + 16 < n ? n - d - 16 : 0);
+        _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
 }
 
 /* ---- fetching ---------------------------------------------------------------------------------------- */
 
-/* Lines [at, end) of a block's K or V, `step` of them at a time.  They are asked for from four places in turn, which is
- * faster than from one. */
+/* A group's share of a block's K or V, which it asks for a step at a time: from four places in turn, which is faster
+ * than from one. */
 struct fetch {
-    const unsigned char *base;
-    uint32_t at, end, step, apart;
+    const unsigned char *at, *end; /* in the first of the four quarters */
+    size_t step, quarter;
 };
 
 static struct fetch fetch_of(const struct group *g, const unsigned char *base, size_t n_bytes, uint32_t n_steps)
 {
-    const uint32_t n = base ? (uint32_t)(n_bytes / 64) : 0; /* a multiple of four: whole kilobytes */
-    const uint32_t at = n * g->turn / g->n_turns, end = n * (g->turn + 1) / g->n_turns;
-    const struct fetch fetch = {base, at, end, (end - at + n_steps - 1) / n_steps, n / 4};
+    struct fetch fetch = {0};
+    if (base) {
+        const uint32_t n_lines = (uint32_t)(n_bytes / 64 / 4); /* of a quarter; K and V have whole kilobytes */
+        const uint32_t begin = n_lines * g->turn / g->n_turns, end = n_lines * (g->turn + 1) / g->n_turns;
+        fetch.at = base + begin * 64;
+        fetch.end = base + end * 64;
+        fetch.step = (end - begin + n_steps - 1) / n_steps * 64;
+        fetch.quarter = n_bytes / 4;
+    }
     return fetch;
 }
 
 SIMD_INLINE void fetch_step(struct fetch *fetch)
 {
-    for (uint32_t i = 0; i < fetch->step && fetch->at < fetch->end; i++, fetch->at++) {
-        const uint32_t line = fetch->at % 4 * fetch->apart + fetch->at / 4;
-        _mm_prefetch((const char *)fetch->base + (size_t)line * 64, _MM_HINT_T1);
+    const unsigned char *p = fetch->at, *stop = p + fetch->step < fetch->end ? p + fetch->step : fetch->end;
+    const size_t quarter = fetch->quarter;
+    fetch->at = stop;
+    for (; p < stop; p += 64) {
+        _mm_prefetch((const char *)p, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + quarter, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + 2 * quarter, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + 3 * quarter, _MM_HINT_T1);
     }
 }
 
@@ -141,23 +171,47 @@ SIMD_INLINE vec weight_of(vec x)
     return vec_scale(vec_fma(y, f, vec_set(1)), x);
 }
 
-/* The scores of row r for block b become weights; l takes them in, pair by pair. */
-SIMD_INLINE void weigh_row(struct scratch *scratch, uint32_t b, uint32_t r)
+/* What weigh_row works on, looked up once a block. */
+struct weighing {
+    const float *s;
+    uint16_t *p;
+    float *const *state;
+    const float *m, *factor;
+    uint32_t begin, end; /* tokens */
+};
+
+static struct weighing weighing_of(struct scratch *scratch, uint32_t b)
 {
     const struct block *block = &scratch->block[b];
-    const float *s = scratch->s[b % 2][r];
-    float *l = scratch->group.state[r] + CATTN_STATE_L;
-    const vec m = vec_set(scratch->m[r] > -INFINITY ? scratch->m[r] : 0), factor = vec_set(scratch->factor[r]);
+    const struct weighing w = {
+        scratch->s[b % 2][0], scratch->p[b][0][0], scratch->group.state, scratch->m, scratch->factor,
+        block->begin,         block->end};
+    return w;
+}
+
+/* The scores of row r become weights; l takes them in, pair by pair. */
+SIMD_INLINE void weigh_row(const struct weighing w, size_t r)
+{
+    const float *s = w.s + r * CATTN_BLOCK, own_m = w.m[r];
+    float *l = w.state[r] + CATTN_STATE_L;
+    const vec m = vec_set(own_m > -INFINITY ? own_m : 0), factor = vec_set(w.factor[r]);
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     vec sum = vec_load(l);
-    for (uint32_t t = block->begin; t < block->end; t += CATTN_GRANULE) {
+    for (size_t t = w.begin; t < w.end; t += CATTN_GRANULE) {
         const vec low = weight_of(_mm512_fmsub_ps(vec_load(s + t), factor, m));
         const vec high = weight_of(_mm512_fmsub_ps(vec_load(s + t + 16), factor, m));
         const __m512bh p = _mm512_cvtne2ps_pbh(high, low);
-        _mm512_store_si512(scratch->p[b][t / CATTN_GRANULE][r], (__m512i)p);
+        _mm512_store_si512(w.p + t * MOST_ROWS + r * CATTN_GRANULE, (__m512i)p);
         sum = _mm512_dpbf16_ps(sum, p, ones);
     }
     vec_store(l, sum);
+}
+
+static void weigh_rows(struct scratch *scratch, uint32_t b)
+{
+    const struct weighing w = weighing_of(scratch, b);
+    for (uint32_t r = 0, n = scratch->group.n; r < n; r++)
+        weigh_row(w, r);
 }
 
 /* The largest lane of each of sixteen vectors, in order. */
@@ -235,6 +289,12 @@ static uint32_t find_raised(const struct scratch *scratch, uint32_t b, uint32_t 
 
 /* ---- tiles, for R tiles of rows: an instance for each number ------------------------------------------ */
 
+/* Some compilers' tile loads do not say that they read memory: what was stored before must not be put off. */
+SIMD_INLINE void settle(void)
+{
+    __asm__ volatile("" : : : "memory");
+}
+
 /* Scores of block b; meanwhile those of block b - 1 become weights, if `weigh`. */
 SIMD_INLINE void score_block(const struct fold *f, uint32_t b, const int weigh, const int R)
 {
@@ -244,7 +304,10 @@ SIMD_INLINE void score_block(const struct fold *f, uint32_t b, const int weigh, 
     const unsigned char *q0 = g->q, *q1 = g->q + TILE_ROWS * g->q_step;
     const uint32_t n_steps = (block->end - block->begin) / CATTN_GRANULE * f->k_tiles;
     struct fetch fetch = fetch_of(g, block->ahead, f->block_tokens / 16 * f->k_step, n_steps);
-    uint32_t step = 0, row = 0;
+    const struct weighing w = weighing_of(scratch, weigh ? b - 1 : b);
+    const uint32_t n = g->n, rows_a_step = (n + n_steps - 1) / n_steps;
+    uint32_t row = 0;
+    settle();
     for (uint32_t t = block->begin; t < block->end; t += CATTN_GRANULE) {
         const unsigned char *k0 = block->k + t / 16 * f->k_step, *k1 = k0 + f->k_step;
         float *s0 = scratch->s[b % 2][0] + t, *s1 = scratch->s[b % 2][TILE_ROWS] + t;
@@ -266,10 +329,9 @@ SIMD_INLINE void score_block(const struct fold *f, uint32_t b, const int weigh, 
                 _tile_dpbf16ps(3, 5, 7);
             }
             fetch_step(&fetch);
-            step++;
             if (weigh)
-                for (const uint32_t stop = g->n * step / n_steps; row < stop; row++)
-                    weigh_row(scratch, b - 1, row);
+                for (const uint32_t stop = smaller(row + rows_a_step, n); row < stop; row++)
+                    weigh_row(w, row);
         }
         _tile_stored(0, s0, CATTN_BLOCK * sizeof(float));
         _tile_stored(1, s0 + 16, CATTN_BLOCK * sizeof(float));
@@ -329,6 +391,7 @@ SIMD_INLINE void add_values(const struct fold *f, uint32_t begin, uint32_t end, 
     const struct scratch *scratch = f->scratch;
     struct fetch fetch[MOST_BLOCKS];
     uint32_t column = 0;
+    settle();
     for (uint32_t b = begin; b < end; b++) {
         const struct block *block = &scratch->block[b];
         const unsigned char *ahead = block->ahead ? block->ahead + (block->v - block->k) : NULL;
@@ -370,8 +433,7 @@ SIMD_INLINE void fold_group(const struct fold *f, uint32_t n_blocks, const int R
         if (b + 1 < n_blocks)
             score_block(f, b + 1, 1, R);
         else
-            for (uint32_t r = 0; r < scratch->group.n; r++)
-                weigh_row(scratch, b, r);
+            weigh_rows(scratch, b);
     }
     add_values(f, waiting, n_blocks, R);
 }
@@ -514,11 +576,6 @@ static void fold_unit(const struct fold *f, uint32_t first, uint32_t n, const ui
         else
             fold_group_1(f, end - begin);
     }
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 static void lay_out_stages(struct scratch *scratch, const struct cattn_layout *layout)

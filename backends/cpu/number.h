@@ -98,4 +98,17 @@ static inline void cattn_load_row(float *to, const void *array, uint32_t dtype, 
             to[i] = cattn_load(array, CATTN_BF16, first + i);
 }
 
+/* The other way: n floats to elements [first, first + n). */
+static inline void cattn_store_row(void *array, uint32_t dtype, size_t first, const float *from, size_t n)
+{
+    if (dtype == CATTN_F32)
+        memcpy((float *)array + first, from, n * sizeof *from);
+    else if (dtype == CATTN_F16)
+        for (size_t i = 0; i < n; i++)
+            cattn_put(array, CATTN_F16, first + i, from[i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            cattn_put(array, CATTN_BF16, first + i, from[i]);
+}
+
 #endif

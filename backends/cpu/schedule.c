@@ -3,17 +3,16 @@
 #endif
 #include "schedule.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
-#if defined(__SSE__)
-#  include <xmmintrin.h>
-#endif
 #if defined(_OPENMP)
 #  include <omp.h>
 #endif
 
+#include "arithmetic.h"
 #include "memory.h"
 
 enum {
@@ -37,7 +36,11 @@ struct cattn_scratch {
     void *kernel;       /* the kernel's own */
 };
 
-#define LOG2_E 1.44269504088896340736
+/* In log2 units, where the largest floats would be infinite, and infinity times a distance of 0 no number. */
+static float in_log2(double x)
+{
+    return (float)fmax(-FLT_MAX, fmin(x * 1.44269504088896340736, FLT_MAX));
+}
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
@@ -374,7 +377,7 @@ static void load_rows(struct job *job)
                                          job->scratch->q + row * schedule->q_bytes);
             job->scratch->position[row] = item->position + (query - item->first_row);
             if (call->variant.alibi_slopes)
-                job->scratch->slope[row] = (float)(call->variant.alibi_slopes[head] * LOG2_E);
+                job->scratch->slope[row] = in_log2(call->variant.alibi_slopes[head]);
             job->scratch->span[row] = NO_SPAN;
             cattn_state_clear(total_of(job, row), layout->v_pad);
         }
@@ -418,7 +421,8 @@ static void open_span(const struct job *job, uint32_t n_rows, uint32_t span)
         const uint32_t row = job->scratch->rows[i], before = job->scratch->span[row];
 #if CATTN_NO_SPAN_CUT
         if (before != NO_SPAN) {
-            job->scratch->span[row] = span;
+            if (sees_span(job, row, span))
+                job->scratch->span[row] = span;
             continue;
         }
 #endif
@@ -499,7 +503,7 @@ static void finish_row(const struct job *job, uint32_t row, float *state)
     const size_t to = (query * call->out_row + head * call->out_head) * cattn_dtype_size(schedule->pool->io_dtype);
     float *lse = call->lse ? call->lse + (size_t)query * schedule->n_heads * schedule->group + head : NULL;
     if (call->variant.sinks)
-        cattn_state_add_sink(state, job->rows.layout->v_pad, (float)(call->variant.sinks[head] * LOG2_E));
+        cattn_state_add_sink(state, job->rows.layout->v_pad, in_log2(call->variant.sinks[head]));
     cattn_state_finish(state, job->rows.layout->v_dim, (char *)call->out + to, schedule->pool->io_dtype, lse);
 }
 
@@ -561,30 +565,6 @@ static void run_task(struct job *job)
 
 /* ---- shares ---------------------------------------------------------------------------------------- */
 
-/* Kernels count on the processor's default: round to nearest, denormals kept, nothing trapped. */
-static uint64_t enter_arithmetic(void)
-{
-    uint64_t saved = 0;
-#if defined(__SSE__)
-    saved = _mm_getcsr();
-    _mm_setcsr(0x1f80);
-#elif defined(__aarch64__)
-    __asm__ volatile("mrs %0, fpcr\n\tmsr fpcr, xzr" : "=&r"(saved) : : "memory");
-#endif
-    return saved;
-}
-
-static void leave_arithmetic(uint64_t saved)
-{
-#if defined(__SSE__)
-    _mm_setcsr((unsigned)saved);
-#elif defined(__aarch64__)
-    __asm__ volatile("msr fpcr, %0" : : "r"(saved) : "memory");
-#else
-    (void)saved;
-#endif
-}
-
 static uint32_t share_begin(uint64_t n, uint32_t ith, uint32_t nth)
 {
     return (uint32_t)(n * ith / nth);
@@ -593,11 +573,11 @@ static uint32_t share_begin(uint64_t n, uint32_t ith, uint32_t nth)
 static void write_share(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cattn_call *call,
                         uint32_t ith, uint32_t nth)
 {
-    const uint64_t saved = enter_arithmetic();
+    const uint64_t saved = cattn_enter_arithmetic();
     const uint32_t end = share_begin(schedule->n_heads, ith + 1, nth);
     for (uint32_t head = share_begin(schedule->n_heads, ith, nth); head < end; head++)
         cattn_pool_write(schedule->pool, work, call, head);
-    leave_arithmetic(saved);
+    cattn_leave_arithmetic(saved);
 }
 
 /* Whether the task belongs to the share, by the middle of its cost; or, where a share is whole heads, by its head. */
@@ -652,9 +632,9 @@ static void run_tasks(struct job *job, int by_heads, uint32_t ith, uint32_t nth)
 static struct cattn_scoring scoring_of(const struct cattn_layout *layout, const struct cattn_variant *variant)
 {
     const double scale = variant->scale > 0 ? variant->scale : 1 / sqrt(layout->k_dim);
-    const double cap = variant->softcap;
-    const struct cattn_scoring scoring = {.scale = (float)(cap > 0 ? scale / cap : scale * LOG2_E),
-                                          .cap = (float)(cap * LOG2_E),
+    const double cap = variant->softcap < scale * 0x1p120 ? variant->softcap : 0; /* one that no score comes near */
+    const struct cattn_scoring scoring = {.scale = cap > 0 ? (float)fmin(scale / cap, FLT_MAX) : in_log2(scale),
+                                          .cap = in_log2(cap),
                                           .window = variant->window ? variant->window : UINT64_MAX,
                                           .n_sink_tokens = variant->window ? variant->n_sink_tokens : 0};
     return scoring;
@@ -666,7 +646,7 @@ static void attend_share(struct cattn_schedule *schedule, const struct cattn_wor
     const struct cattn_kernel *kernel = schedule->kernel;
     struct cattn_scratch *scratch = schedule->scratch[ith];
     struct job job = {schedule, work, call, NULL, scratch, {0}, 0};
-    const uint64_t saved = enter_arithmetic();
+    const uint64_t saved = cattn_enter_arithmetic();
     job.rows = (struct cattn_rows){.layout = &schedule->pool->layout,
                                    .scoring = scoring_of(&schedule->pool->layout, &call->variant),
                                    .position = scratch->position,
@@ -681,7 +661,7 @@ static void attend_share(struct cattn_schedule *schedule, const struct cattn_wor
     run_tasks(&job, by_heads, ith, nth);
     if (kernel->leave)
         kernel->leave(scratch->kernel);
-    leave_arithmetic(saved);
+    cattn_leave_arithmetic(saved);
 }
 
 /* Threads for a parallel region.  A forked child has lost the pool of threads that the parent's regions made, whichever

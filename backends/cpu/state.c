@@ -28,11 +28,26 @@ static int is_empty(const float *state)
     return state[0] == -INFINITY && sum_lanes(state + CATTN_STATE_L) == 0;
 }
 
+/* Loops over states go sixteen floats at a time, which any compiler makes vectors of. */
+enum { STRIDE = 16 };
+
+static void scale_floats(float *x, float factor)
+{
+    for (int i = 0; i < STRIDE; i++)
+        x[i] *= factor;
+}
+
+static void add_scaled(float *restrict x, const float *restrict y, float factor)
+{
+    for (int i = 0; i < STRIDE; i++)
+        x[i] += y[i] * factor;
+}
+
 static void rescale(float *state, float m, uint32_t v_pad)
 {
     const float factor = exp2f(state[0] - m); /* a power of two: m is whole */
-    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i++)
-        state[i] *= factor;
+    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i += STRIDE)
+        scale_floats(state + i, factor);
     state[0] = m;
 }
 
@@ -47,8 +62,8 @@ void cattn_state_merge(float *into, const float *later, uint32_t v_pad)
     if (into[0] < later[0])
         rescale(into, later[0], v_pad);
     const float factor = exp2f(later[0] - into[0]);
-    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i++)
-        into[i] += later[i] * factor;
+    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i += STRIDE)
+        add_scaled(into + i, later + i, factor);
 }
 
 void cattn_state_add_sink(float *state, uint32_t v_pad, float logit)
@@ -62,13 +77,25 @@ void cattn_state_add_sink(float *state, uint32_t v_pad, float logit)
     state[CATTN_STATE_L] += exp2f(logit - state[0]);
 }
 
+/* Elements [d, d + n) of o / l, n <= STRIDE. */
+static inline void put_outputs(const float *o, float inverse, uint32_t d, uint32_t n, void *out, uint32_t dtype)
+{
+    float x[STRIDE];
+    for (int i = 0; i < STRIDE; i++)
+        x[i] = o[d + i] * inverse + 0.0f;
+    cattn_store_row(out, dtype, d, x, n);
+}
+
 void cattn_state_finish(const float *state, uint32_t v_dim, void *out, uint32_t dtype, float *lse)
 {
-    const float l = sum_lanes(state + CATTN_STATE_L);
+    const float l = sum_lanes(state + CATTN_STATE_L), *o = state + CATTN_STATE_O;
     const int empty = is_empty(state);
     const float inverse = empty ? 0.0f : 1.0f / l;
-    for (uint32_t d = 0; d < v_dim; d++)
-        cattn_put(out, dtype, d, state[CATTN_STATE_O + d] * inverse + 0.0f);
+    uint32_t d = 0;
+    for (; d + STRIDE <= v_dim; d += STRIDE)
+        put_outputs(o, inverse, d, STRIDE, out, dtype);
+    if (d < v_dim)
+        put_outputs(o, inverse, d, v_dim - d, out, dtype);
     if (lse)
         *lse = empty ? -INFINITY : (float)(((double)state[0] + log2(l)) * 0.69314718055994530942);
 }

@@ -7,7 +7,7 @@ attend=$build/bench/attend
 [ -x "$attend" ] || fail "bench/attend was not built"
 
 columns=variant,kernel,dtype,batch,heads,kv_heads,head_dim,chunk,shared,private,threads
-columns=$columns,us,us_min,unique_bytes,gbps,frac_read,gflops,intensity,bound,rel_err
+columns=$columns,us,us_min,unique_bytes,gbps,frac_read,gflops,intensity,bound,rel_err,frac_compute
 
 # The last options given win.
 run() {
@@ -15,12 +15,17 @@ run() {
         --threads 2 "$@"
 }
 
-# check FILE DTYPE LIMIT: the header, 20 fields a row, figures that hang together, errors within bounds.
+# check FILE DTYPE LIMIT: the header, 21 fields a row, figures that hang together, errors within bounds.
 check() {
     [ "$(head -n 1 "$1")" = "$columns" ] || fail "$1: header $(head -n 1 "$1")"
     awk -F, -v dtype="$2" -v limit="$3" '
         NR == 1 { next }
-        NF != 20 { print "fields: " $0; exit 1 }
+        NF != 21 { print "fields: " $0; exit 1 }
+        $1 == "fma" || $1 == "amx" {
+            if (!($12 > 0 && $14 == 0 && $16 == 0 && $17 > 0 && $19 == "compute")) { print "slice: " $0; exit 1 }
+            if ($3 != ($1 == "amx" ? "bf16" : "f32") || $21 != 1) { print "slice: " $0; exit 1 }
+            next
+        }
         $3 != dtype && $3 != "f32" { print "dtype: " $0; exit 1 }
         !($12 > 0 && $13 > 0 && $13 <= $12 && $15 >= 0 && $16 >= 0) { print "times: " $0; exit 1 }
         {
@@ -31,16 +36,17 @@ check() {
         $14 != bytes { print "bytes: " $0; exit 1 }
         ($18 - work / bytes) ^ 2 > 0.0001 { print "intensity: " $0; exit 1 }
         $19 != "memory" && $19 != "compute" { print "bound: " $0; exit 1 }
+        !($21 >= 0) || ($1 == "read" && $21 != 0) { print "frac_compute: " $0; exit 1 }
         !($20 <= limit) || ($1 != "read" && $20 == 0) { print "error: " $0; exit 1 }
     ' "$1" || fail "$1"
 }
 
 # has FILE TEXT: the variants are in the CSV; what another library does may be said to be skipped in TEXT instead.
 has() {
-    for variant in paged paged_shared chunk read; do
+    for variant in paged paged_shared chunk read fma; do
         grep -q "^$variant," "$1" || fail "$1: no $variant"
     done
-    for variant in naive paper onednn; do
+    for variant in naive paper onednn amx; do
         grep -q "^$variant," "$1" || grep -q "^$variant: SKIP: ." "$2" || fail "$1: no $variant, and no reason"
     done
 }
@@ -60,6 +66,31 @@ ours=paged,paged_shared,chunk,read
 run --variants $ours --dtype f16 --heads 6 --kv-heads 2 --batch 3 --shared 0 --csv - >"$tmp/f16.csv" 2>/dev/null ||
     fail "f16"
 check "$tmp/f16.csv" f16 1e-2
+
+# What only this library does.  The numbers of a window are those of the tokens that are seen.
+run --variants naive,onednn,$ours --kv-heads 2 --softcap 20 --window 50 --sink-tokens 3 --alibi --sinks \
+    --csv "$tmp/added.csv" >"$tmp/added.txt" || fail "attention that is not plain"
+[ "$(grep -c "SKIP: not supported" "$tmp/added.txt")" -eq 2 ] || fail "baselines: $(cat "$tmp/added.txt")"
+awk -F, '
+    NR == 1 { next }
+    !($20 <= 1e-5) { print "error: " $0; exit 1 }
+    { bytes = ($1 == "paged+all" ? 4 * 53 : 3 + 4 * 50) * 2 * 2 * 32 * 4 }
+    $14 != bytes { print "bytes: " $0; exit 1 }
+    { names = names $1 " " }
+    END { if (names != "paged+all paged_shared+all chunk+all read ") { print names; exit 1 } }
+    ' "$tmp/added.csv" || fail "attention that is not plain"
+
+# grid_of_variants OPTION...: chunk as it is, with each addition, with all.
+grid_of_variants() {
+    run --variant-grid --passes 2 --csv "$tmp/variants.csv" "$@" >"$tmp/variants.txt" || fail "variant grid $*"
+    [ "$(cut -d, -f1 "$tmp/variants.csv" | grep chunk | tr '\n' ' ')" = \
+        "chunk chunk+softcap chunk+window chunk+alibi chunk+sinks chunk+all " ] || fail "variant grid $*"
+    [ "$(grep -c "of the plain time" "$tmp/variants.txt")" -eq 6 ] || fail "ratios: $(cat "$tmp/variants.txt")"
+    grep -q "^chunk .* 1.00 of the plain time" "$tmp/variants.txt" || fail "ratio: $(cat "$tmp/variants.txt")"
+}
+grid_of_variants --dtype bf16
+grid_of_variants --kernel generic --heads 2 --kv-heads 1 --shared 0 --window 30 --sink-tokens 5
+
 run --variants $ours --private 0 --kernel generic --chunk 32 --csv - >"$tmp/all.csv" 2>/dev/null || fail "all shared"
 check "$tmp/all.csv" f32 1e-5
 [ "$(grep -c ,generic, "$tmp/all.csv")" -eq 3 ] || fail "--kernel generic"
@@ -69,16 +100,48 @@ run --variants $ours --batch 64 --heads 24 --kv-heads 3 --threads 6 --csv - >"$t
     fail "threads"
 check "$tmp/threads.csv" f32 1e-5
 
-run --variants chunk --grid table3 --warm --csv - >"$tmp/grid.csv" 2>/dev/null || fail "grid"
-check "$tmp/grid.csv" f32 1e-5
-[ "$(cut -d, -f1,9 "$tmp/grid.csv" | tail -n +2 | tr '\n' ' ')" = "chunk,0 chunk,1024 chunk,2048 chunk,4096 " ] ||
-    fail "grid: $(cat "$tmp/grid.csv")"
+# One fma row: what a row is of the same run, by its own columns (which are rounded).
+awk -F, '$1 == "fma" { peak = $17 }
+    { kernel[NR] = $2; rate[NR] = $17; part[NR] = $21 }
+    END {
+        for (i = 2; i <= NR; i++)
+            if (kernel[i] !~ /amx/ && (rate[i] / peak - part[i]) ^ 2 > (0.001 + 0.01 / peak) ^ 2) {
+                print i ": " rate[i] " of " peak " is not " part[i]
+                exit 1
+            }
+    }' "$tmp/f32.csv" || fail "frac_compute"
 
+# grid NAME SHAPES: one chunk row for each, in that order.
+grid() {
+    run --variants chunk --heads 1 --head-dim 16 --grid "$1" --warm --csv - >"$tmp/grid.csv" 2>/dev/null || fail "grid $1"
+    check "$tmp/grid.csv" f32 1e-5
+    shapes=$(tail -n +2 "$tmp/grid.csv" | awk -F, '{ printf "%s%s/%s/%s", (NR > 1 ? " " : ""), $4, $9, $10 }')
+    [ "$shapes" = "$2" ] || fail "grid $1: $shapes"
+}
+grid table3 "4/0/70 4/1024/70 4/2048/70 4/4096/70"
+grid figure3 "4/1024/256 4/1024/512 4/1024/1024 4/1024/2048 4/2048/256 4/2048/512 4/2048/1024 4/2048/2048 \
+4/4096/256 4/4096/512 4/4096/1024 4/4096/2048"
+grid figure4 "16/2048/64 32/2048/64 48/2048/64 64/2048/64 80/2048/64 96/2048/64"
+grid batch "1/1024/64 1/2048/64 2/1024/64 2/2048/64 4/1024/64 4/2048/64 8/1024/64 8/2048/64 16/1024/64 16/2048/64 \
+32/1024/64 32/2048/64 64/1024/64 64/2048/64 128/1024/64 128/2048/64"
+
+run --variants $ours --quick --grid figure4 >"$tmp/quick.txt" || fail "quick figure4"
+[ "$(grep -c " x, .* x$" "$tmp/quick.txt")" -eq 6 ] || fail "quick figure4: $(cat "$tmp/quick.txt")"
 run --variants $ours --quick >"$tmp/quick.txt" || fail "quick"
 grep -q " x, .* x$" "$tmp/quick.txt" || fail "quick: $(cat "$tmp/quick.txt")"
 
+# Through the public interface.
+run --pack --memory 1 >"$tmp/pack.txt" || fail "pack"
+grep -q "^batch 4, heads 4 / 4 of 32, .* private 70, f32, 2 threads" "$tmp/pack.txt" || fail "pack"
+grep -Eq "storing is [0-9.]+% of a decode step" "$tmp/pack.txt" || fail "pack: $(cat "$tmp/pack.txt")"
+run --balance --heads 2 --head-dim 16 --kv-heads 1 --memory 1 >"$tmp/balance.txt" || fail "balance"
+for batch in even "one long" "long and short" deep "deep and flat"; do
+    grep -Eq "^$batch  +2  +1( +[0-9.]+){3} x( +[12].[0-9][0-9]){3}$" "$tmp/balance.txt" ||
+        fail "balance, $batch: $(cat "$tmp/balance.txt")"
+done
+
 "$attend" --help >"$tmp/help.txt" || fail "--help"
-for variant in naive paper onednn paged paged_shared chunk read; do
+for variant in naive paper onednn paged paged_shared chunk read fma amx; do
     grep -q "^  $variant " "$tmp/help.txt" || fail "--help does not tell $variant"
 done
 
@@ -101,6 +164,12 @@ refuses --chunk 48
 refuses --shared 100
 refuses --shared 0 --private 0
 refuses --dtype f64
+refuses --softcap 0
+refuses --softcap 3x
+refuses --window 0
+refuses --variant-grid --quick
+refuses --pack --balance
+refuses --balance --threads 1
 refuses --kernel no-such-kernel
 refuses --variants chunk,none
 refuses --variants ''

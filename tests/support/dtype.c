@@ -16,6 +16,7 @@ static const struct format formats[] = {
     [CATTN_F32] = {"f32", 4, 23, -126, 0x1.fffffep127},
     [CATTN_F16] = {"f16", 2, 10, -14, 65504.0},
     [CATTN_BF16] = {"bf16", 2, 7, -126, 0x1.fep127},
+    [CATTN_I8] = {"i8", 1, 6, 0, 127}, /* as a name and a size; its values are for dtype_round_vector */
 };
 
 size_t dtype_size(uint32_t dtype)
@@ -55,6 +56,18 @@ double dtype_round(uint32_t dtype, double x)
     volatile double large = 1.5 * power_of_two(exponent + 52 - f->mantissa);
     double rounded = copysign(x + large - large, x);
     return fabs(rounded) > f->max ? copysign(INFINITY, x) : rounded;
+}
+
+void dtype_round_vector(uint32_t dtype, double *x, size_t n)
+{
+    double largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        largest = fmax(largest, fabs(x[i]));
+        x[i] = dtype == CATTN_I8 ? x[i] : dtype_round(dtype, x[i]);
+    }
+    const double step = (double)(float)(largest / 127);
+    for (size_t i = 0; dtype == CATTN_I8 && step > 0 && i < n; i++)
+        x[i] = nearbyint(x[i] / step) * step;
 }
 
 static uint16_t f16_bits(double x)

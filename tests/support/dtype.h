@@ -14,6 +14,9 @@ double dtype_epsilon(uint32_t dtype);
 /* To the nearest value of the type, ties to even. */
 double dtype_round(uint32_t dtype, double x);
 
+/* The vector as a cache stores it: each element rounded, or, for i8, in steps of the largest divided by 127. */
+void dtype_round_vector(uint32_t dtype, double *x, size_t n);
+
 double dtype_load(uint32_t dtype, const void *p, size_t i);
 void dtype_store(uint32_t dtype, void *p, size_t i, double x);
 

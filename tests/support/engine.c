@@ -1,6 +1,8 @@
 #include "engine.h"
+#include "bounds.h"
 #include "dtype.h"
 #include "oracle.h"
+#include "variant.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -45,11 +47,6 @@ static uint32_t v_dim(const struct engine *e)
     return e->config.v_head_dim;
 }
 
-static double scale_of(const struct engine *e)
-{
-    return e->scale != 0 ? e->scale : 1 / sqrt(e->config.head_dim);
-}
-
 /* ---- engine, sequences ------------------------------------------------------------------------------ */
 
 struct cattn_config engine_config(uint64_t max_tokens)
@@ -74,6 +71,7 @@ void engine_init(struct engine *e, const struct cattn_config *config, uint64_t s
     int status = cattn_cache_create(config, &e->cache);
     CHECK(status == CATTN_OK, "create: %s", cattn_strerror(status));
     ck_assert_int_eq(cattn_step_create(e->cache, &e->step), CATTN_OK);
+    e->kernel = engine_info(e).kernel;
     if (e->config.v_head_dim == 0)
         e->config.v_head_dim = e->config.head_dim;
     if (e->config.chunk_tokens == 0)
@@ -301,9 +299,7 @@ void engine_load(struct engine *e, uint32_t layer, struct cattn_io *io)
     buffer_fit(e, &e->lse, CATTN_F32, e->config.n_heads, 1, 0);
     *io = (struct cattn_io){
         .size = sizeof *io, .q = e->q.data, .k = e->k.data, .v = e->v.data, .out = e->out.data, .lse = e->lse.data};
-    e->variant = (struct cattn_variant){.size = sizeof e->variant, .scale = e->scale};
-    if (e->scale != 0)
-        io->variant = &e->variant;
+    io->variant = e->variant;
     if (e->pad) {
         io->q_row = e->q.row, io->q_head = e->q.head;
         io->k_row = e->k.row, io->k_head = e->k.head;
@@ -410,6 +406,13 @@ struct tokens {
     double k_norm, v_max; /* the largest norm of a key, the largest |v| */
 };
 
+static void store_vector(double *x, size_t n, uint32_t io_dtype, uint32_t kv_dtype)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = dtype_round(io_dtype, x[i]);
+    dtype_round_vector(kv_dtype, x, n);
+}
+
 /* K and V of the first n tokens of a toy for one head, as the cache must have stored them. */
 static void stored_tokens(const struct engine *e, const struct toy *toy, size_t n, uint32_t layer, uint32_t head,
                           struct tokens *t)
@@ -420,48 +423,53 @@ static void stored_tokens(const struct engine *e, const struct toy *toy, size_t 
         double norm = 0;
         model(t->k + p * d, d, TENSOR_K, toy->hashes[p], toy->tokens[p], layer, head, 1);
         model(t->v + p * dv, dv, TENSOR_V, toy->hashes[p], toy->tokens[p], layer, head, 1);
-        for (size_t i = 0; i < d; i++) {
-            t->k[p * d + i] = dtype_round(kv, dtype_round(io, t->k[p * d + i]));
+        store_vector(t->k + p * d, d, io, kv);
+        store_vector(t->v + p * dv, dv, io, kv);
+        if (!isfinite(t->k[p * d]))
+            continue; /* its norm would bound nothing */
+        for (size_t i = 0; i < d; i++)
             norm += t->k[p * d + i] * t->k[p * d + i];
-        }
-        for (size_t i = 0; i < dv; i++) {
-            t->v[p * dv + i] = dtype_round(kv, dtype_round(io, t->v[p * dv + i]));
+        for (size_t i = 0; i < dv; i++)
             t->v_max = fmax(t->v_max, fabs(t->v[p * dv + i]));
-        }
         t->k_norm = fmax(t->k_norm, sqrt(norm));
     }
 }
 
-/* Whether the toy has a token that is not finite where the row at `position` may be touched by it: up to the end of
- * its chunk. */
-static int is_poisoned(const struct engine *e, const struct toy *toy, uint64_t position)
+/* Whether the toy has a token that is not finite where the row at `position`, or one of its item's from `first` on, may
+ * be touched by it: in a chunk of which some token is seen. */
+static int is_poisoned(const struct engine *e, const struct toy *toy, uint64_t first, uint64_t position)
 {
-    size_t end = (position / e->config.chunk_tokens + 1) * e->config.chunk_tokens, all = toy->length + toy->pending;
+    size_t c = e->config.chunk_tokens, end = (position / c + 1) * c, all = toy->length + toy->pending;
     for (size_t p = 0; p < end && p < all; p++)
         if (toy->tokens[p] == TOKEN_NAN || toy->tokens[p] == TOKEN_INF)
-            return 1;
+            for (size_t t = p / c * c; t < (p / c + 1) * c; t++)
+                if (t >= first || oracle_sees(e->variant, first, t))
+                    return 1;
     return 0;
 }
 
 static void check_head(const struct engine *e, const struct tokens *t, uint32_t row, uint32_t head, uint64_t position)
 {
     uint32_t d = e->config.head_dim, dv = v_dim(e), io = e->config.io_dtype;
+    struct row_size size = {.k = t->k_norm, .v = t->v_max, .position = position};
     double *q = malloc(d * sizeof *q), *expected = malloc(dv * sizeof *expected), norm = 0;
     for (size_t i = 0; i < d; i++) {
         q[i] = dtype_load(io, e->q.data, row * e->q.row + head * e->q.head + i);
         norm += q[i] * q[i];
     }
-    double lse = oracle_row(q, t->k, t->v, position + 1, d, dv, scale_of(e), expected);
-    /* A score has the error of a sum of d products in f32; a weight has that error relative to itself. */
-    double score_error = 4e-6 + 0x1p-22 * fabs(scale_of(e)) * sqrt(norm) * t->k_norm;
+    size.q = sqrt(norm);
+    double lse = oracle_row(q, t->k, t->v, position + 1, d, dv, e->variant, head, expected);
+    struct bound bound = bound_of_row(e->kernel, io, e->config.kv_dtype, d, e->variant, head, &size);
     double got = dtype_load(CATTN_F32, e->lse.data, row * e->lse.row + head);
-    CHECK(fabs(got - lse) <= score_error + 2e-7 * fabs(lse), "lse of row %u (position %llu), head %u: %.9g, not %.9g",
-          row, (unsigned long long)position, head, got, lse);
+    CHECK(fabs(got - lse) <= bound.score + 2e-7 * fabs(lse),
+          "lse of row %u (position %llu), head %u: %.9g, not %.9g +- %.2g; %s, %s", row, (unsigned long long)position,
+          head, got, lse, bound.score, e->kernel, variant_text(e->variant));
     for (size_t i = 0; i < dv; i++) {
         double value = dtype_load(io, e->out.data, row * e->out.row + head * e->out.head + i);
-        double error = 2 * score_error * t->v_max + 1.01 * dtype_epsilon(io) * fabs(expected[i]) + 1e-7;
-        CHECK(fabs(value - expected[i]) <= error, "row %u (position %llu), head %u, dim %zu: %.9g, not %.9g +- %.2g",
-              row, (unsigned long long)position, head, i, value, expected[i], error);
+        double error = bound.out + 1.01 * dtype_epsilon(io) * fabs(expected[i]);
+        CHECK(fabs(value - expected[i]) <= error,
+              "row %u (position %llu), head %u, dim %zu: %.9g, not %.9g +- %.2g; %s, %s", row,
+              (unsigned long long)position, head, i, value, expected[i], error, e->kernel, variant_text(e->variant));
     }
     free(q);
     free(expected);
@@ -478,7 +486,7 @@ static void check_item(struct engine *e, const struct cattn_item *item, const st
         struct tokens t;
         stored_tokens(e, toy, item->position + item->n_rows, layer, h, &t);
         for (uint32_t j = 0; j < item->n_rows; j++)
-            if (wanted[j] && !is_poisoned(e, toy, item->position + j))
+            if (wanted[j] && !is_poisoned(e, toy, item->position, item->position + j))
                 for (uint32_t g = 0; g < group; g++)
                     check_head(e, &t, item->first_row + j, h * group + g, item->position + j);
         free(t.k);

@@ -55,16 +55,17 @@ struct engine {
     struct cattn_config config;
     cattn_cache *cache;
     cattn_step *step;
+    const char *kernel; /* that the cache has */
     struct rng rng;
     /* May be changed between steps. */
     enum engine_form form;
-    uint32_t nth;          /* shares of the forms in parts */
-    enum guard_side guard; /* of all buffers */
-    size_t pad;            /* elements of NaN between heads; twice as many between rows */
-    double gain;           /* of Q: how peaked the softmax is */
-    float scale;           /* 0: the default */
-    int unchecked;         /* 1: outputs are not compared with the oracle */
-    size_t check_rows;     /* rows of an item that are compared, picked at random; 0: all */
+    uint32_t nth;                        /* shares of the forms in parts */
+    enum guard_side guard;               /* of all buffers */
+    size_t pad;                          /* elements of NaN between heads; twice as many between rows */
+    double gain;                         /* of Q: how peaked the softmax is */
+    const struct cattn_variant *variant; /* NULL: the plain one */
+    int unchecked;                       /* 1: outputs are not compared with the oracle */
+    size_t check_rows;                   /* rows of an item that are compared, picked at random; 0: all */
     /* The open step. */
     struct cattn_item *items;
     struct toy **toys;
@@ -72,7 +73,6 @@ struct engine {
     uint32_t n_rows;
     uint64_t n_computed; /* tokens whose K and V it stores */
     struct buffer q, k, v, out, lse;
-    struct cattn_variant variant;
 };
 
 struct engine_item {

@@ -24,7 +24,8 @@ int suite_run(TCase *tcase)
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-static int is_exact(const char *kernel, unsigned io_dtype, unsigned kv_dtype)
+/* Whether the kernel takes the data types, and then whether it is exact for them. */
+static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *exact)
 {
     struct cattn_config config = {.size = sizeof config,
                                   .backend = "cpu",
@@ -41,16 +42,26 @@ static int is_exact(const char *kernel, unsigned io_dtype, unsigned kv_dtype)
     cattn_cache *cache;
     if (cattn_cache_create(&config, &cache) != CATTN_OK)
         return 0;
-    int exact = cattn_cache_info(cache, &info) == CATTN_OK && info.exact;
+    *exact = cattn_cache_info(cache, &info) == CATTN_OK && info.exact;
     cattn_cache_destroy(cache);
-    return exact;
+    return 1;
+}
+
+int kernel_choice(unsigned i, struct kernel_choice *choice)
+{
+    for (unsigned k = 0; (choice->kernel = cattn_kernel_name(k)); k++)
+        for (choice->kv_dtype = CATTN_F32; choice->kv_dtype <= CATTN_I8; choice->kv_dtype++)
+            if (takes(choice->kernel, CATTN_F32, choice->kv_dtype, &choice->exact) && i-- == 0)
+                return 1;
+    return 0;
 }
 
 const char *exact_kernel(unsigned i, unsigned io_dtype, unsigned kv_dtype)
 {
     const char *kernel;
+    int exact;
     for (unsigned k = 0; (kernel = cattn_kernel_name(k)); k++)
-        if (is_exact(kernel, io_dtype, kv_dtype) && i-- == 0)
+        if (takes(kernel, io_dtype, kv_dtype, &exact) && exact && i-- == 0)
             return kernel;
     return NULL;
 }

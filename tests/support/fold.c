@@ -146,26 +146,39 @@ static void draw_variant(struct fold_data *f, struct rng *rng)
                           : ldexpf(1, -(int)rng_below(rng, 9)) * (rng_chance(rng, 10) ? -0.01f : 1);
 }
 
-/* Writes one chunk as a step would, in one or two goes, at times over a longer text that was given up. */
+static void write_tokens(struct fold_data *f, const void *k, const void *v, const struct cattn_work_write *write)
+{
+    struct cattn_work_write one = *write;
+    const struct cattn_work work = {.chunk_tokens = f->c.chunk_tokens, .writes = &one, .n_writes = 1};
+    const struct cattn_call call = {.k = k, .v = v, .k_row = f->c.head_dim, .v_row = f->c.v_head_dim};
+    cattn_pool_write(&f->pool, &work, &call, 0);
+}
+
+/* Tokens [begin, end) of a text that was given up: NaN, all of it. */
+static void write_leftovers(struct fold_data *f, uint32_t slot, uint32_t begin, uint32_t end)
+{
+    const struct fold_case *c = &f->c;
+    const uint32_t n = end - begin, dim = c->head_dim > c->v_head_dim ? c->head_dim : c->v_head_dim;
+    const size_t bytes = (size_t)n * dim * sizeof(float);
+    void *nan = memset(malloc(bytes), 0xff, bytes);
+    write_tokens(f, nan, nan, &(struct cattn_work_write){slot, begin, end, 0, begin});
+    free(nan);
+}
+
+/* Writes one chunk as steps would, in one or two goes, with other tokens in place of the last ones for a while. */
 static void write_chunk(struct fold_data *f, struct rng *rng, const void *k, const void *v, uint32_t chunk, uint32_t n)
 {
     const struct fold_case *c = &f->c;
-    const uint32_t slot = f->slots[chunk], row = chunk * c->chunk_tokens, cut = (uint32_t)rng_below(rng, n);
-    const uint32_t longer = (uint32_t)rng_between(rng, n, c->chunk_tokens);
-    struct cattn_work_write writes[3];
-    struct cattn_work work = {.chunk_tokens = c->chunk_tokens, .writes = writes};
-    const struct cattn_call call = {.k = k, .v = v, .k_row = c->head_dim, .v_row = c->v_head_dim};
-    uint32_t dirty = 0;
-    if (longer <= c->n_tokens && rng_chance(rng, 40)) {
-        writes[work.n_writes++] = (struct cattn_work_write){.slot = slot, .end = longer};
-        dirty = longer;
+    const uint32_t slot = f->slots[chunk], row = chunk * c->chunk_tokens;
+    const uint32_t cut = rng_chance(rng, 50) ? (uint32_t)rng_below(rng, n) : 0;
+    uint32_t dirty = cut;
+    if (cut)
+        write_tokens(f, k, v, &(struct cattn_work_write){slot, 0, cut, row, 0});
+    if (rng_chance(rng, 40)) {
+        dirty = (uint32_t)rng_between(rng, n, c->chunk_tokens);
+        write_leftovers(f, slot, cut, dirty);
     }
-    if (cut) {
-        writes[work.n_writes++] = (struct cattn_work_write){slot, 0, cut, row, dirty};
-        dirty = cut > dirty ? cut : dirty;
-    }
-    writes[work.n_writes++] = (struct cattn_work_write){slot, cut, n, row + cut, dirty};
-    cattn_pool_write(&f->pool, &work, &call, 0);
+    write_tokens(f, k, v, &(struct cattn_work_write){slot, cut, n, row + cut, dirty});
 }
 
 static void fill_pool(struct fold_data *f, struct rng *rng)

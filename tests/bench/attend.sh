@@ -1,6 +1,6 @@
 #!/bin/sh
-# bench/attend runs every variant on small shapes, finds them right, and writes the CSV that was promised; it refuses bad
-# options.  Times are not looked at.
+# bench/attend runs every variant on small shapes, finds them right, and writes the CSV that was promised; it refuses
+# bad options.  Times are not looked at.
 . "$CATTN_SRCDIR/tests/api/common.sh"
 
 attend=$build/bench/attend
@@ -113,7 +113,8 @@ awk -F, '$1 == "fma" { peak = $17 }
 
 # grid NAME SHAPES: one chunk row for each, in that order.
 grid() {
-    run --variants chunk --heads 1 --head-dim 16 --grid "$1" --warm --csv - >"$tmp/grid.csv" 2>/dev/null || fail "grid $1"
+    run --variants chunk --heads 1 --head-dim 16 --grid "$1" --warm --csv - >"$tmp/grid.csv" 2>/dev/null ||
+        fail "grid $1"
     check "$tmp/grid.csv" f32 1e-5
     shapes=$(tail -n +2 "$tmp/grid.csv" | awk -F, '{ printf "%s%s/%s/%s", (NR > 1 ? " " : ""), $4, $9, $10 }')
     [ "$shapes" = "$2" ] || fail "grid $1: $shapes"

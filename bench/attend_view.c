@@ -112,7 +112,7 @@ static double attend_in_turn(const struct bench_setup *setup, struct view *view,
     for (uint32_t i = 0; i < setup->shape.batch; i++) {
         double one;
         plan(view, i, 1);
-        one = attend(setup, view, layer, i);
+        one = attend(setup, view, layer, i * setup->shape.rows);
         if (one < 0.0)
             return one;
         seconds += one;

@@ -67,6 +67,24 @@ run --variants $ours --dtype f16 --heads 6 --kv-heads 2 --batch 3 --shared 0 --c
     fail "f16"
 check "$tmp/f16.csv" f16 1e-2
 
+# Several rows of a sequence: the pairs of a row and a token that it sees are those of a trapezium.
+run --variants paper,$ours --batch 3 --rows 33 --heads 2 --kv-heads 1 --csv "$tmp/rows.csv" >"$tmp/rows.txt" ||
+    fail "rows"
+grep -q "^paper: SKIP: not supported" "$tmp/rows.txt" || fail "rows, paper: $(cat "$tmp/rows.txt")"
+awk -F, '
+    NR == 1 || $1 == "read" { next }
+    !($20 <= 1e-5) { print "error: " $0; exit 1 }
+    { work = 4 * 32 * 2 * 3 * 33 * (166 + 198) / 2 }
+    ($18 - work / $14) ^ 2 > 0.0001 { print "intensity: " $0; exit 1 }
+    { names = names $1 " " }
+    END { if (names != "paged+33rows paged_shared+33rows chunk+33rows ") { print names; exit 1 } }
+    ' "$tmp/rows.csv" || fail "rows"
+run --variants chunk --heads 1 --head-dim 16 --grid prefill --warm --csv - >"$tmp/prefill.csv" 2>/dev/null ||
+    fail "grid prefill"
+[ "$(cut -d, -f1,4,9,10 "$tmp/prefill.csv" | tail -n +2 | tr '\n' ' ')" = "chunk+128rows,1,2048,128 chunk+256rows,1,2048,256 \
+chunk+512rows,1,2048,512 chunk+128rows,1,4096,128 chunk+256rows,1,4096,256 chunk+512rows,1,4096,512 " ] ||
+    fail "grid prefill: $(cat "$tmp/prefill.csv")"
+
 # What only this library does.  The numbers of a window are those of the tokens that are seen.
 run --variants naive,onednn,$ours --kv-heads 2 --softcap 20 --window 50 --sink-tokens 3 --alibi --sinks \
     --csv "$tmp/added.csv" >"$tmp/added.txt" || fail "attention that is not plain"
@@ -168,6 +186,8 @@ refuses --dtype f64
 refuses --softcap 0
 refuses --softcap 3x
 refuses --window 0
+refuses --rows 0
+refuses --rows 65
 refuses --variant-grid --quick
 refuses --pack --balance
 refuses --balance --threads 1

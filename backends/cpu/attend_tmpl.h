@@ -8,7 +8,7 @@
 
 #include "scores_tmpl.h"
 
-enum { MOST_VECTORS = 4 }; /* of a tile */
+enum { MOST_VECTORS = 4 /* of a tile */, MOST_GROUPS = 36 / SIMD_ROWS /* that go through a block together */ };
 
 /* Loops over a tile, so that its sums live in registers at any optimisation level. */
 #define UNROLL(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
@@ -20,6 +20,7 @@ struct group {
     uint64_t visible[SIMD_ROWS]; /* tokens of the block that it sees */
     struct bias bias[SIMD_ROWS];
     float s[SIMD_ROWS][CATTN_BLOCK]; /* scores, then weights */
+    int n;
 };
 
 /* A block of K and V.  Small steps through it: `group` from 16 tokens of K to the next, `tile_row` from 32 tokens of V
@@ -140,17 +141,19 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
     UNROLL (r, R)
         UNROLL (v, V)
             o[r][v] = vec_load(g->state[r] + CATTN_STATE_O + 16 * (column + v));
-    for (uint32_t first = b->begin; first < b->n_tokens; first += CATTN_GRANULE) {
+    for (size_t first = b->begin; first < b->n_tokens; first += CATTN_GRANULE) {
         const unsigned char *values = b->v + first / CATTN_GRANULE * b->tile_row + column * tile;
-        for (uint32_t token = first; token < first + CATTN_GRANULE; token += 2, values += step) {
+        const float *p = g->s[0] + first;
+        for (int pair = 0; pair < CATTN_GRANULE / 2; pair++, p += 2, values += step) {
             UNROLL (v, V) {
-                const unsigned char *p = values + v * tile;
+                const unsigned char *from = values + v * tile;
                 if (fetch)
-                    fetch_pair(p + b->ahead, dtype);
+                    fetch_pair(from + b->ahead, dtype);
                 UNROLL (half, 2) {
-                    const vec value = load_half(p, dtype, half);
+                    const vec value = load_half(from, dtype, half);
+                    SIMD_FORGET(p);
                     UNROLL (r, R)
-                        o[r][v] = vec_fma(vec_set(g->s[r][token + half]), value, o[r][v]);
+                        o[r][v] = vec_fma(vec_set(p[r * CATTN_BLOCK + half]), value, o[r][v]);
                 }
             }
         }
@@ -162,86 +165,131 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
 
 /* ---- blocks ---------------------------------------------------------------------------------------- */
 
-/* All rows of the group, R: an instance for each number. */
-SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, uint32_t dtype, const int alone,
-                           const int R)
+/* A group that is alone with a block: the number of vectors that suits its number of rows, R. */
+SIMD_INLINE void fold_alone(struct group *g, const struct block *b, float scale, uint32_t dtype, const int R)
 {
-    const uint32_t V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R);
-    const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
-    const uint32_t k_part = b->turn * tokens, v_part = b->turn * columns;
-    const int fetch = alone && SIMD_FETCH_ALONE;
+    const uint32_t V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R), tokens = b->n_tokens / 16;
     uint32_t token = b->begin / 16, column = 0;
-    for (; token + V <= tokens; token += V) {
-        if (!alone)
-            fetch_parts(b->k + b->ahead, tokens * b->group, k_part + token, k_part + token + V, b->n_turns * tokens);
-        score_tile(g, b, 16 * token, dtype, fetch, R, V);
-    }
+    for (; token + V <= tokens; token += V)
+        score_tile(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, V);
     for (; V > 2 && token < tokens; token += 2)
-        score_tile(g, b, 16 * token, dtype, fetch, R, 2);
+        score_tile(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, 2);
     for (int r = 0; r < R; r++)
         weigh_row(g, r, b, scale);
-    for (; column + W <= columns; column += W) {
-        if (!alone)
-            fetch_parts(b->v + b->ahead, tokens / 2 * b->tile_row, v_part + column, v_part + column + W,
-                        b->n_turns * columns);
-        value_tile(g, b, column, dtype, fetch, R, W);
-    }
-    for (; column < columns; column++)
-        value_tile(g, b, column, dtype, fetch, R, 1);
+    for (; column + W <= b->v_columns; column += W)
+        value_tile(g, b, column, dtype, SIMD_FETCH_ALONE, R, W);
+    for (; column < b->v_columns; column++)
+        value_tile(g, b, column, dtype, SIMD_FETCH_ALONE, R, 1);
 }
 
 /* clang-format off */
-/* One function for each number of rows, data type, and whether a group is alone; not one big one, which takes a
- * compiler a minute. */
+/* The tiles of several groups have the size that suits a full one. */
+enum { TOKENS = SIMD_SCORE_VECTORS(SIMD_ROWS), COLUMNS = SIMD_VALUE_VECTORS(SIMD_ROWS) };
+
+/* Functions for each number of rows and data type; not one big one, which takes a compiler a minute. */
 #if SIMD_ROWS == 6
 #  define EACH_ROWS(F) F(1) F(2) F(3) F(4) F(5) F(6)
 #else
 #  define EACH_ROWS(F) F(1) F(2) F(3)
 #endif
-#define FOLD(R, dtype, alone)                                                                       \
-    static void fold_##R##_##dtype##_##alone(struct group *g, const struct block *b, float scale) { \
-        fold_rows(g, b, scale, dtype, alone, R);                                                    \
+#define EACH_DTYPE(F, R) F(R, CATTN_F32) F(R, CATTN_F16) F(R, CATTN_BF16)
+#define FUNCTIONS_OF(R, dtype)                                                                          \
+    static void alone_##R##_##dtype(struct group *g, const struct block *b, float scale) {              \
+        fold_alone(g, b, scale, dtype, R);                                                              \
+    }                                                                                                   \
+    static void scores_##R##_##dtype(struct group *g, const struct block *b, uint32_t token) {          \
+        score_tile(g, b, token, dtype, 0, R, TOKENS);                                                   \
+    }                                                                                                   \
+    static void values_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {         \
+        value_tile(g, b, column, dtype, 0, R, COLUMNS);                                                 \
+    }                                                                                                   \
+    static void value_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {          \
+        value_tile(g, b, column, dtype, 0, R, 1);                                                       \
     }
-#define FOLDS(R)                                \
-    FOLD(R, CATTN_F32, 0) FOLD(R, CATTN_F32, 1) \
-    FOLD(R, CATTN_F16, 0) FOLD(R, CATTN_F16, 1) \
-    FOLD(R, CATTN_BF16, 0) FOLD(R, CATTN_BF16, 1)
-#define FOLDS_IN_TABLE(R)                                            \
-    {[CATTN_F32] = {fold_##R##_CATTN_F32_0, fold_##R##_CATTN_F32_1}, \
-     [CATTN_F16] = {fold_##R##_CATTN_F16_0, fold_##R##_CATTN_F16_1}, \
-     [CATTN_BF16] = {fold_##R##_CATTN_BF16_0, fold_##R##_CATTN_BF16_1}},
+#define FUNCTIONS(R) EACH_DTYPE(FUNCTIONS_OF, R)
+#define IN_TABLE_OF(R, dtype) \
+    [dtype] = {alone_##R##_##dtype, scores_##R##_##dtype, values_##R##_##dtype, value_##R##_##dtype},
+#define IN_TABLE(R) {EACH_DTYPE(IN_TABLE_OF, R)},
 
-EACH_ROWS(FOLDS)
+EACH_ROWS(FUNCTIONS)
 /* clang-format on */
 
-static void (*const folds[SIMD_ROWS][3][2])(struct group *, const struct block *, float) = {EACH_ROWS(FOLDS_IN_TABLE)};
+static const struct functions {
+    void (*alone)(struct group *g, const struct block *b, float scale);
+    void (*scores)(struct group *g, const struct block *b, uint32_t token);
+    void (*values)(struct group *g, const struct block *b, uint32_t column);
+    void (*value)(struct group *g, const struct block *b, uint32_t column);
+} functions[SIMD_ROWS][3] = {EACH_ROWS(IN_TABLE)};
+
+static const struct functions *functions_of(const struct cattn_rows *all, const struct group *g)
+{
+    return &functions[g->n - 1][all->layout->dtype];
+}
+
+/* Several groups: each tile of the block for all of them while it is in the first-level cache. */
+static void fold_together(const struct cattn_rows *all, struct group *g, uint32_t n, const struct block *b)
+{
+    const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
+    const uint32_t k_part = b->turn * tokens, v_part = b->turn * columns;
+    uint32_t column = 0;
+    for (uint32_t token = b->begin / 16; token < tokens; token += TOKENS) {
+        fetch_parts(b->k + b->ahead, tokens * b->group, k_part + token, k_part + token + TOKENS, b->n_turns * tokens);
+        for (uint32_t i = 0; i < n; i++)
+            functions_of(all, &g[i])->scores(&g[i], b, 16 * token);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (int r = 0; r < g[i].n; r++)
+            weigh_row(&g[i], r, b, all->scoring.scale);
+    for (; column + COLUMNS <= columns; column += COLUMNS) {
+        fetch_parts(b->v + b->ahead, tokens / 2 * b->tile_row, v_part + column, v_part + column + COLUMNS,
+                    b->n_turns * columns);
+        for (uint32_t i = 0; i < n; i++)
+            functions_of(all, &g[i])->values(&g[i], b, column);
+    }
+    for (; column < columns; column++)
+        for (uint32_t i = 0; i < n; i++)
+            functions_of(all, &g[i])->value(&g[i], b, column);
+}
+
+/* Takes rows that see some of the block into a group; returns where it stopped. */
+static uint32_t fill_group(const struct cattn_rows *all, struct group *g, uint32_t most_tokens, uint64_t first,
+                           const uint32_t *rows, uint32_t i, uint32_t n_rows, uint64_t *seen)
+{
+    for (g->n = 0; i < n_rows && g->n < SIMD_ROWS; i++) {
+        const uint64_t visible = cattn_visible(all, rows[i], first, most_tokens);
+        if (!visible)
+            continue;
+        g->q[g->n] = (const float *)(all->q + rows[i] * all->q_bytes);
+        g->state[g->n] = all->states + rows[i] * all->state_stride;
+        g->bias[g->n] = bias_of(all, rows[i], first);
+        g->visible[g->n++] = visible;
+        *seen |= visible;
+    }
+    return i;
+}
 
 /* The block, whose first token is at `first`, for all rows that see some of it. */
 static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
                        const uint32_t *rows, uint32_t n_rows)
 {
-    struct group g;
+    struct group g[MOST_GROUPS];
     b->turn = 0;
-    b->n_turns = (n_rows + SIMD_ROWS - 1) / SIMD_ROWS;
-    for (uint32_t i = 0; i < n_rows;) {
+    b->n_turns = (n_rows + MOST_GROUPS * SIMD_ROWS - 1) / (MOST_GROUPS * SIMD_ROWS);
+    for (uint32_t i = 0; i < n_rows; b->turn++) {
         uint64_t seen = 0;
         uint32_t n = 0;
-        for (; i < n_rows && n < SIMD_ROWS; i++) {
-            const uint64_t visible = cattn_visible(all, rows[i], first, most_tokens);
-            if (!visible)
-                continue;
-            g.q[n] = (const float *)(all->q + rows[i] * all->q_bytes);
-            g.state[n] = all->states + rows[i] * all->state_stride;
-            g.bias[n] = bias_of(all, rows[i], first);
-            g.visible[n++] = visible;
-            seen |= visible;
+        while (i < n_rows && n < MOST_GROUPS) {
+            i = fill_group(all, &g[n], most_tokens, first, rows, i, n_rows, &seen);
+            n += g[n].n > 0;
         }
         if (!n)
             return;
         b->begin = seen & UINT32_MAX ? 0 : CATTN_GRANULE;
         b->n_tokens = seen >> CATTN_GRANULE ? 2 * CATTN_GRANULE : CATTN_GRANULE;
-        folds[n - 1][all->layout->dtype][b->n_turns == 1](&g, b, all->scoring.scale);
-        b->turn++;
+        if (n == 1 && b->n_turns == 1)
+            functions_of(all, g)->alone(g, b, all->scoring.scale);
+        else
+            fold_together(all, g, n, b);
     }
 }
 

@@ -18,6 +18,9 @@
  * from memory, and better from the last-level cache. */
 enum { SIMD_FETCH_ALONE = 0 };
 
+/* Makes the compiler load what p points to once more, where it would keep it and run out of registers. */
+#define SIMD_FORGET(p) __asm__("" : "+r"(p))
+
 /* A table of operations, a line each. */
 /* clang-format off */
 

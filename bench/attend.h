@@ -64,7 +64,7 @@ struct bench_variant {
 };
 
 extern const struct bench_variant bench_naive, bench_paper, bench_onednn, bench_paged, bench_paged_shared, bench_chunk,
-    bench_read, bench_fma, bench_amx;
+    bench_uncut, bench_read, bench_fma, bench_amx;
 
 /* ---- attend_data.c: the same random K, V and Q for all, and what is right --------------------------------------- */
 

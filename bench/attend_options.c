@@ -20,6 +20,7 @@ const struct bench_variant *const bench_variants[BENCH_N_VARIANTS] = {
     [BENCH_PAGED] = &bench_paged,
     [BENCH_PAGED_SHARED] = &bench_paged_shared,
     [BENCH_CHUNK] = &bench_chunk,
+    [BENCH_UNCUT] = &bench_uncut,
     [BENCH_READ] = &bench_read,
     [BENCH_FMA] = &bench_fma,
     [BENCH_AMX] = &bench_amx,
@@ -87,6 +88,8 @@ static const char help[] =
     "  paged         this library's kernel, each sequence over its own copies\n"
     "  paged_shared  this library's kernel, each sequence by itself over shared memory\n"
     "  chunk         this library: what is shared is read once for all sequences\n"
+    "  uncut         the same without the cut of states that makes results the same bit by bit (not unless it is "
+    "named)\n"
     "  read          reading the bytes that chunk reads, nothing else\n"
     "  fma           multiplying and adding f32 in registers, nothing else\n"
     "  amx           multiplying tiles of bf16 in registers, nothing else\n"
@@ -427,7 +430,7 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
     if (variants == NULL && options->variant_grid)
         variants = "chunk,read,fma,amx";
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        options->wanted[i] = variants == NULL;
+        options->wanted[i] = variants == NULL && i != BENCH_UNCUT;
     if (variants != NULL && parse_variants(variants, options->wanted) != 0)
         return -1;
     return set_shapes(options, grid, given[SHARED]);

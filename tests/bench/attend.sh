@@ -81,9 +81,9 @@ awk -F, '
     ' "$tmp/rows.csv" || fail "rows"
 run --variants chunk --heads 1 --head-dim 16 --grid prefill --warm --csv - >"$tmp/prefill.csv" 2>/dev/null ||
     fail "grid prefill"
-[ "$(cut -d, -f1,4,9,10 "$tmp/prefill.csv" | tail -n +2 | tr '\n' ' ')" = "chunk+128rows,1,2048,128 chunk+256rows,1,2048,256 \
-chunk+512rows,1,2048,512 chunk+128rows,1,4096,128 chunk+256rows,1,4096,256 chunk+512rows,1,4096,512 " ] ||
-    fail "grid prefill: $(cat "$tmp/prefill.csv")"
+shapes=$(cut -d, -f1,4,9,10 "$tmp/prefill.csv" | tail -n +2 | tr '\n' ' ')
+[ "$shapes" = "chunk+128rows,1,2048,128 chunk+256rows,1,2048,256 chunk+512rows,1,2048,512 \
+chunk+128rows,1,4096,128 chunk+256rows,1,4096,256 chunk+512rows,1,4096,512 " ] || fail "grid prefill: $shapes"
 
 # What only this library does.  The numbers of a window are those of the tokens that are seen.
 run --variants naive,onednn,$ours --kv-heads 2 --softcap 20 --window 50 --sink-tokens 3 --alibi --sinks \
@@ -112,6 +112,12 @@ grid_of_variants --kernel generic --heads 2 --kv-heads 1 --shared 0 --window 30 
 run --variants $ours --private 0 --kernel generic --chunk 32 --csv - >"$tmp/all.csv" 2>/dev/null || fail "all shared"
 check "$tmp/all.csv" f32 1e-5
 [ "$(grep -c ,generic, "$tmp/all.csv")" -eq 3 ] || fail "--kernel generic"
+
+# Beyond a span; uncut runs only if it is asked for.
+run --variants chunk,uncut --shared 2048 --heads 2 --csv - >"$tmp/uncut.csv" 2>/dev/null || fail "uncut"
+check "$tmp/uncut.csv" f32 1e-5
+[ "$(cut -d, -f1 "$tmp/uncut.csv" | tail -n +2 | tr '\n' ' ')" = "chunk uncut " ] || fail "uncut"
+! grep -q ^uncut "$tmp/f32.csv" || fail "uncut runs unasked"
 
 # More threads than heads, and batches of different numbers of rows over one store.
 run --variants $ours --batch 64 --heads 24 --kv-heads 3 --threads 6 --csv - >"$tmp/threads.csv" 2>/dev/null ||
@@ -160,7 +166,7 @@ for batch in even "one long" "long and short" deep "deep and flat"; do
 done
 
 "$attend" --help >"$tmp/help.txt" || fail "--help"
-for variant in naive paper onednn paged paged_shared chunk read fma amx; do
+for variant in naive paper onednn paged paged_shared chunk uncut read fma amx; do
     grep -q "^  $variant " "$tmp/help.txt" || fail "--help does not tell $variant"
 done
 

@@ -13,6 +13,7 @@
 #include "cpu.h"
 #include "simd_avx512.h"
 
+#include "fetch.h"
 #include "scores_tmpl.h"
 
 enum {
@@ -120,42 +121,6 @@ static void load_query(const struct cattn_layout *layout, const void *q, uint32_
         const vec low = load_some(q, dtype, first + d, d < n ? n - d : 0);
         const vec high = load_some(q, dtype, first + d + 16, d + 16 < n ? n - d - 16 : 0);
         _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-    }
-}
-
-/* ---- fetching ---------------------------------------------------------------------------------------- */
-
-/* A group's share of a block's K or V, which it asks for a step at a time: from four places in turn, which is faster
- * than from one. */
-struct fetch {
-    const unsigned char *at, *end; /* in the first of the four quarters */
-    size_t step, quarter;
-};
-
-static struct fetch fetch_of(const struct group *g, const unsigned char *base, size_t n_bytes, uint32_t n_steps)
-{
-    struct fetch fetch = {0};
-    if (base) {
-        const uint32_t n_lines = (uint32_t)(n_bytes / 64 / 4); /* of a quarter; K and V have whole kilobytes */
-        const uint32_t begin = n_lines * g->turn / g->n_turns, end = n_lines * (g->turn + 1) / g->n_turns;
-        fetch.at = base + begin * 64;
-        fetch.end = base + end * 64;
-        fetch.step = (end - begin + n_steps - 1) / n_steps * 64;
-        fetch.quarter = n_bytes / 4;
-    }
-    return fetch;
-}
-
-SIMD_INLINE void fetch_step(struct fetch *fetch)
-{
-    const unsigned char *p = fetch->at, *stop = p + fetch->step < fetch->end ? p + fetch->step : fetch->end;
-    const size_t quarter = fetch->quarter;
-    fetch->at = stop;
-    for (; p < stop; p += 64) {
-        _mm_prefetch((const char *)p, _MM_HINT_T1);
-        _mm_prefetch((const char *)p + quarter, _MM_HINT_T1);
-        _mm_prefetch((const char *)p + 2 * quarter, _MM_HINT_T1);
-        _mm_prefetch((const char *)p + 3 * quarter, _MM_HINT_T1);
     }
 }
 
@@ -303,7 +268,7 @@ SIMD_INLINE void score_block(const struct fold *f, uint32_t b, const int weigh, 
     const struct block *block = &scratch->block[b];
     const unsigned char *q0 = g->q, *q1 = g->q + TILE_ROWS * g->q_step;
     const uint32_t n_steps = (block->end - block->begin) / CATTN_GRANULE * f->k_tiles;
-    struct fetch fetch = fetch_of(g, block->ahead, f->block_tokens / 16 * f->k_step, n_steps);
+    struct fetch fetch = fetch_of(block->ahead, f->block_tokens / 16 * f->k_step, g->turn, g->n_turns, n_steps);
     const struct weighing w = weighing_of(scratch, weigh ? b - 1 : b);
     const uint32_t n = g->n, rows_a_step = (n + n_steps - 1) / n_steps;
     uint32_t row = 0;
@@ -396,7 +361,8 @@ SIMD_INLINE void add_values(const struct fold *f, uint32_t begin, uint32_t end, 
         const struct block *block = &scratch->block[b];
         const unsigned char *ahead = block->ahead ? block->ahead + (block->v - block->k) : NULL;
         const uint32_t n_steps = (block->end - block->begin) / CATTN_GRANULE * ((f->v_tiles + 1) / 2);
-        fetch[b] = fetch_of(&scratch->group, ahead, f->block_tokens / CATTN_GRANULE * f->v_step, n_steps);
+        fetch[b] = fetch_of(ahead, f->block_tokens / CATTN_GRANULE * f->v_step, scratch->group.turn,
+                            scratch->group.n_turns, n_steps);
     }
     for (; column + 2 <= f->v_tiles; column += 2)
         add_columns(f, column, begin, end, fetch, R, 2);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "fetch.h"
 #include "scores_tmpl.h"
 
 enum { MOST_VECTORS = 4 /* of a tile */, MOST_GROUPS = 36 / SIMD_ROWS /* that go through a block together */ };
@@ -56,15 +57,6 @@ SIMD_INLINE void fetch_pair(const unsigned char *p, uint32_t dtype)
     __builtin_prefetch(p, 0, 2);
     if (dtype == CATTN_F32)
         __builtin_prefetch(p + 64, 0, 2);
-}
-
-/* Groups that share a block share the fetching: of the next K or V each takes a part, a few lines before each tile. All
- * at once would fill the buffers of the first-level cache. */
-SIMD_INLINE void fetch_parts(const unsigned char *next, size_t bytes, uint32_t begin, uint32_t end, uint32_t n_parts)
-{
-    const uint32_t n_lines = (uint32_t)(bytes / 64), last = n_lines * end / n_parts;
-    for (uint32_t line = n_lines * begin / n_parts; line < last; line++)
-        __builtin_prefetch(next + line * 64, 0, 2);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------------- */
@@ -230,25 +222,29 @@ static const struct functions *functions_of(const struct cattn_rows *all, const 
 static void fold_together(const struct cattn_rows *all, struct group *g, uint32_t n, const struct block *b)
 {
     const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
-    const uint32_t k_part = b->turn * tokens, v_part = b->turn * columns;
+    const unsigned char *k_ahead = b->ahead ? b->k + b->ahead : NULL, *v_ahead = b->ahead ? b->v + b->ahead : NULL;
+    struct fetch k = fetch_of(k_ahead, tokens * b->group, b->turn, b->n_turns, (tokens - b->begin / 16) / TOKENS * n);
+    struct fetch v =
+        fetch_of(v_ahead, tokens / 2 * b->tile_row, b->turn, b->n_turns, (columns + COLUMNS - 1) / COLUMNS * n);
     uint32_t column = 0;
-    for (uint32_t token = b->begin / 16; token < tokens; token += TOKENS) {
-        fetch_parts(b->k + b->ahead, tokens * b->group, k_part + token, k_part + token + TOKENS, b->n_turns * tokens);
-        for (uint32_t i = 0; i < n; i++)
+    for (uint32_t token = b->begin / 16; token < tokens; token += TOKENS)
+        for (uint32_t i = 0; i < n; i++) {
+            fetch_step(&k);
             functions_of(all, &g[i])->scores(&g[i], b, 16 * token);
-    }
+        }
     for (uint32_t i = 0; i < n; i++)
         for (int r = 0; r < g[i].n; r++)
             weigh_row(&g[i], r, b, all->scoring.scale);
-    for (; column + COLUMNS <= columns; column += COLUMNS) {
-        fetch_parts(b->v + b->ahead, tokens / 2 * b->tile_row, v_part + column, v_part + column + COLUMNS,
-                    b->n_turns * columns);
-        for (uint32_t i = 0; i < n; i++)
+    for (; column + COLUMNS <= columns; column += COLUMNS)
+        for (uint32_t i = 0; i < n; i++) {
+            fetch_step(&v);
             functions_of(all, &g[i])->values(&g[i], b, column);
-    }
+        }
     for (; column < columns; column++)
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n; i++) {
+            fetch_step(&v);
             functions_of(all, &g[i])->value(&g[i], b, column);
+        }
 }
 
 /* Takes rows that see some of the block into a group; returns where it stopped. */

@@ -30,7 +30,7 @@ check() {
         !($12 > 0 && $13 > 0 && $13 <= $12 && $15 >= 0 && $16 >= 0) { print "times: " $0; exit 1 }
         {
             tokens = $1 == "paged" || $1 == "naive" ? $4 * ($9 + $10) : $9 + $4 * $10
-            bytes = tokens * 2 * $6 * $7 * ($3 == "f32" ? 4 : 2)
+            bytes = tokens * 2 * $6 * ($3 == "f32" ? 4 * $7 : $3 == "i8" ? $7 + 4 : 2 * $7)
             work = $1 == "read" ? 0 : 4 * $5 * $7 * $4 * ($9 + $10)
         }
         $14 != bytes { print "bytes: " $0; exit 1 }
@@ -108,6 +108,13 @@ grid_of_variants() {
 }
 grid_of_variants --dtype bf16
 grid_of_variants --kernel generic --heads 2 --kv-heads 1 --shared 0 --window 30 --sink-tokens 5
+
+run --dtype i8 --kv-heads 2 --csv "$tmp/i8.csv" >"$tmp/i8.txt" || fail "i8"
+check "$tmp/i8.csv" i8 5e-3
+for variant in paged paged_shared chunk; do
+    grep -q "^$variant,.*,i8," "$tmp/i8.csv" || grep -q "^$variant: SKIP: ." "$tmp/i8.txt" || fail "i8, $variant"
+done
+[ "$(grep -c "^[nop][a-z]*: SKIP: not supported" "$tmp/i8.txt")" -eq 3 ] || fail "i8: $(cat "$tmp/i8.txt")"
 
 run --variants $ours --private 0 --kernel generic --chunk 32 --csv - >"$tmp/all.csv" 2>/dev/null || fail "all shared"
 check "$tmp/all.csv" f32 1e-5

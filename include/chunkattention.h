@@ -88,7 +88,7 @@ CATTN_API const char *cattn_backend_name(unsigned i);
 /* Whether a backend works on this machine: 1 or 0; 0 for an unknown name or NULL. */
 CATTN_API int cattn_backend_usable(const char *backend);
 
-/* The CPU backend's kernels that this machine can run, best first ("avx512", "avx2", "generic"), for i = 0,
+/* The CPU backend's kernels that this machine can run, best first ("amx", "avx512", "avx2", "generic"), for i = 0,
  * 1, ...; NULL past the last.
  * The environment variable CATTN_CPU_MASK names features of the processor that are not to be used, separated by
  * commas: avx2, avx512, vnni, amx; those that need a feature which is left out are left out with it.  Empty or "none":

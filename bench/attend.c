@@ -162,7 +162,7 @@ static void close_lanes(struct bench *bench)
 
 static int setup_open(struct bench_setup *setup, const struct bench_shape *shape)
 {
-    size_t values = (size_t)shape->batch * shape->heads * shape->head_dim, heads = shape->heads;
+    size_t values = bench_q_floats(shape), heads = shape->heads;
     float *floats = malloc(2 * (values + heads) * sizeof *floats);
 
     *setup = (struct bench_setup){.shape = *shape, .q = floats};

@@ -1,5 +1,5 @@
-/* One decode step of attention over one layer, in several ways.  A sequence is `shared` tokens that all have in common
- * and `private` ones of its own; each has one row, its last token. */
+/* One step of attention over one layer, in several ways.  A sequence is `shared` tokens that all have in common and
+ * `private` ones of its own; its last tokens are its rows: one when it decodes, more when it is prefilled. */
 #ifndef BENCH_ATTEND_H
 #define BENCH_ATTEND_H
 
@@ -11,6 +11,7 @@
 struct bench_shape {
     uint32_t batch, heads, kv_heads, head_dim, chunk;
     uint32_t shared, private; /* tokens; shared is whole chunks */
+    uint32_t rows;            /* of each sequence, at most `private`; 1 at least */
     uint32_t dtype;           /* of K and V: enum cattn_dtype */
     uint32_t threads;
     const char *kernel; /* NULL: the best */
@@ -21,7 +22,7 @@ struct bench_tree;
 /* What the variants work on. */
 struct bench_setup {
     struct bench_shape shape;
-    float *q, *out;                 /* [batch][heads][head_dim] */
+    float *q, *out;                 /* [batch][rows][heads][head_dim] */
     float *slopes, *sinks;          /* [heads] */
     struct bench_tree *shared_tree; /* attend_view.c: the store that chunk and paged_shared have in common */
 };
@@ -39,7 +40,7 @@ struct bench_instance {
 
 enum bench_computes {
     BENCH_NOTHING, /* it is what others are compared with */
-    BENCH_PLAIN,   /* attention with nothing to it, over floats */
+    BENCH_PLAIN,   /* attention of one row with nothing to it, over floats */
     BENCH_ANY      /* whatever this library does */
 };
 
@@ -63,7 +64,7 @@ struct bench_variant {
 };
 
 extern const struct bench_variant bench_naive, bench_paper, bench_onednn, bench_paged, bench_paged_shared, bench_chunk,
-    bench_read, bench_fma, bench_amx;
+    bench_uncut, bench_read, bench_fma, bench_amx;
 
 /* ---- attend_data.c: the same random K, V and Q for all, and what is right --------------------------------------- */
 
@@ -84,8 +85,12 @@ uint64_t bench_copied_bytes(const struct bench_shape *shape, uint32_t dtype);
 /* No more than a softmax of scaled products. */
 int bench_is_plain(const struct cattn_variant *attention);
 
-/* The shape with as many tokens as a row sees. */
+/* The shape with as many tokens as some row sees; the pairs of a row and a token that it sees, of one sequence. */
 struct bench_shape bench_seen(const struct bench_shape *shape, const struct cattn_variant *attention);
+double bench_pairs(const struct bench_shape *shape, const struct cattn_variant *attention);
+
+/* Floats of setup->q. */
+size_t bench_q_floats(const struct bench_shape *shape);
 
 enum bench_what { BENCH_K, BENCH_V };
 

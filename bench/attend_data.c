@@ -76,15 +76,37 @@ static int sees(const struct cattn_variant *attention, uint32_t position, uint32
     return attention->window == 0 || position - token < attention->window || token < attention->n_sink_tokens;
 }
 
+static uint32_t first_position(const struct bench_shape *shape)
+{
+    return shape->shared + shape->private - shape->rows;
+}
+
+/* What the first row sees, and all after it. */
 struct bench_shape bench_seen(const struct bench_shape *shape, const struct cattn_variant *attention)
 {
+    const uint32_t first = first_position(shape), n = first + shape->rows;
     struct bench_shape seen = *shape;
 
     seen.shared = seen.private = 0;
-    for (uint32_t token = 0, n = shape->shared + shape->private; token < n; token++)
-        if (sees(attention, n - 1, token))
+    for (uint32_t token = 0; token < n; token++)
+        if (token > first || sees(attention, first, token))
             ++*(token < shape->shared ? &seen.shared : &seen.private);
     return seen;
+}
+
+double bench_pairs(const struct bench_shape *shape, const struct cattn_variant *attention)
+{
+    const uint32_t first = first_position(shape), window = attention->window, sinks = attention->n_sink_tokens;
+    double pairs = 0.0;
+
+    for (uint32_t n = first + 1; n <= first + shape->rows; n++)
+        pairs += window == 0 || n <= window ? n : window + (sinks < n - window ? sinks : n - window);
+    return pairs;
+}
+
+size_t bench_q_floats(const struct bench_shape *shape)
+{
+    return (size_t)shape->batch * shape->rows * shape->heads * shape->head_dim;
 }
 
 static uint32_t mix(uint32_t x)
@@ -121,7 +143,7 @@ void bench_data_row(const struct bench_shape *shape, uint32_t layer, enum bench_
 
 void bench_data_q(const struct bench_shape *shape, float *q)
 {
-    uniform(UINT32_C(0x51ed270b), shape->dtype, shape->batch * shape->heads * shape->head_dim, q);
+    uniform(UINT32_C(0x51ed270b), shape->dtype, (uint32_t)bench_q_floats(shape), q);
 }
 
 void bench_data_heads(const struct bench_shape *shape, float *slopes, float *sinks)
@@ -152,13 +174,15 @@ static double score(const struct cattn_variant *attention, uint32_t head, uint32
     return attention->alibi_slopes != NULL ? x - (double)attention->alibi_slopes[head] * distance : x;
 }
 
-/* Dense attention of one query: no chunk is shared, nothing is folded, what is not seen has the score -inf. */
+/* Dense attention of one query, of the row numbered over all sequences: no chunk is shared, nothing is folded, what is
+ * not seen has the score -inf. */
 static void attend_exactly(const struct bench_setup *setup, const struct cattn_variant *attention, uint32_t layer,
-                           uint32_t sequence, uint32_t head, struct oracle *oracle)
+                           uint32_t row, uint32_t head, struct oracle *oracle)
 {
     const struct bench_shape *s = &setup->shape;
-    const float *q = setup->q + ((size_t)sequence * s->heads + head) * s->head_dim;
-    uint32_t kv_head = head / (s->heads / s->kv_heads), n = s->shared + s->private;
+    const float *q = setup->q + ((size_t)row * s->heads + head) * s->head_dim;
+    uint32_t sequence = row / s->rows, n = first_position(s) + row % s->rows + 1;
+    uint32_t kv_head = head / (s->heads / s->kv_heads);
     double sink = attention->sinks != NULL ? (double)attention->sinks[head] : -INFINITY, most = sink, sum;
 
     for (uint32_t t = 0; t < n; t++) {
@@ -192,7 +216,7 @@ static uint32_t spread(uint32_t i, uint32_t m, uint32_t n)
 double bench_relative_error(const struct bench_setup *setup, const struct cattn_variant *attention, uint32_t layer)
 {
     const struct bench_shape *s = &setup->shape;
-    uint32_t rows = s->batch < 3 ? s->batch : 3, heads = s->heads < 4 ? s->heads : 4;
+    uint32_t all_rows = s->batch * s->rows, rows = all_rows < 3 ? all_rows : 3, heads = s->heads < 4 ? s->heads : 4;
     struct oracle oracle = {
         malloc((s->shared + s->private) * sizeof(double)),
         malloc(s->head_dim * sizeof(double)),
@@ -203,9 +227,9 @@ double bench_relative_error(const struct bench_setup *setup, const struct cattn_
     if (oracle.weights == NULL || oracle.expected == NULL || oracle.row == NULL)
         wrong = NAN;
     for (uint32_t i = 0; i < rows * heads && !isnan(wrong); i++) {
-        uint32_t sequence = spread(i / heads, rows, s->batch), head = spread(i % heads, heads, s->heads);
-        const float *out = setup->out + ((size_t)sequence * s->heads + head) * s->head_dim;
-        attend_exactly(setup, attention, layer, sequence, head, &oracle);
+        uint32_t row = spread(i / heads, rows, all_rows), head = spread(i % heads, heads, s->heads);
+        const float *out = setup->out + ((size_t)row * s->heads + head) * s->head_dim;
+        attend_exactly(setup, attention, layer, row, head, &oracle);
         for (uint32_t j = 0; j < s->head_dim; j++) {
             double difference = (double)out[j] - oracle.expected[j];
             wrong += difference * difference;

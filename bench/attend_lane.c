@@ -25,12 +25,13 @@ static uint32_t choose_layers(const struct bench_lane *lane)
 void bench_lane_open(struct bench_lane *lane, FILE *text)
 {
     const char *reason = "too little memory for one layer";
-    int is_plain = bench_is_plain(&lane->instance.attention) && lane->setup->shape.dtype != CATTN_I8;
+    const struct bench_shape *s = &lane->setup->shape;
+    int is_plain = bench_is_plain(&lane->instance.attention) && s->dtype != CATTN_I8 && s->rows == 1;
 
     bench_progress("shared %u: filling %s", lane->setup->shape.shared, lane->variant->name);
     lane->n_layers = choose_layers(lane);
     if (lane->variant->computes == BENCH_PLAIN && !is_plain)
-        reason = "not supported: it is for plain attention over floats";
+        reason = "not supported: it is for plain attention of one row over floats";
     else if (lane->n_layers > 0)
         reason = lane->variant->open(lane->setup, lane->n_layers, &lane->instance);
     lane->is_open = reason == NULL;
@@ -74,8 +75,7 @@ static double run_once(struct bench_lane *lane)
 
 static void spoil_output(const struct bench_setup *setup)
 {
-    const struct bench_shape *s = &setup->shape;
-    for (size_t i = 0; i < (size_t)s->batch * s->heads * s->head_dim; i++)
+    for (size_t i = 0; i < bench_q_floats(&setup->shape); i++)
         setup->out[i] = NAN;
 }
 

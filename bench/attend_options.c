@@ -20,6 +20,7 @@ const struct bench_variant *const bench_variants[BENCH_N_VARIANTS] = {
     [BENCH_PAGED] = &bench_paged,
     [BENCH_PAGED_SHARED] = &bench_paged_shared,
     [BENCH_CHUNK] = &bench_chunk,
+    [BENCH_UNCUT] = &bench_uncut,
     [BENCH_READ] = &bench_read,
     [BENCH_FMA] = &bench_fma,
     [BENCH_AMX] = &bench_amx,
@@ -35,10 +36,12 @@ struct axis {
 static const struct grid {
     const char *name;
     struct axis batch, shared, private;
+    int prefill; /* all private tokens are rows */
 } grids[] = {
     {"table3", .shared = {4, {0, 1024, 2048, 4096}}},
     {"figure3", .shared = {3, {1024, 2048, 4096}}, .private = {4, {256, 512, 1024, 2048}}},
     {"figure4", .batch = {6, {16, 32, 48, 64, 80, 96}}, .shared = {1, {2048}}, .private = {1, {64}}},
+    {"prefill", .batch = {1, {1}}, .shared = {2, {2048, 4096}}, .private = {3, {128, 256, 512}}, .prefill = 1},
     {"batch", .batch = {8, {1, 2, 4, 8, 16, 32, 64, 128}}, .shared = {2, {1024, 2048}}, .private = {1, {64}}},
 };
 enum { N_GRIDS = sizeof grids / sizeof grids[0] };
@@ -52,6 +55,7 @@ enum option_name {
     CHUNK,
     SHARED,
     PRIVATE,
+    ROWS,
     THREADS,
     PASSES,
     WINDOW,
@@ -84,6 +88,8 @@ static const char help[] =
     "  paged         this library's kernel, each sequence over its own copies\n"
     "  paged_shared  this library's kernel, each sequence by itself over shared memory\n"
     "  chunk         this library: what is shared is read once for all sequences\n"
+    "  uncut         the same without the cut of states that makes results the same bit by bit (not unless it is "
+    "named)\n"
     "  read          reading the bytes that chunk reads, nothing else\n"
     "  fma           multiplying and adding f32 in registers, nothing else\n"
     "  amx           multiplying tiles of bf16 in registers, nothing else\n"
@@ -96,11 +102,13 @@ static const char help[] =
     "  --chunk N       tokens of a chunk: 32, 64, 128 or 256 (64)\n"
     "  --shared N      tokens that all sequences have in common, whole chunks (1024)\n"
     "  --private N     tokens of each sequence's own (64)\n"
+    "  --rows N        of each sequence: its last N tokens, as when it is prefilled (1)\n"
     "  --dtype T       K and V are f32, f16, bf16 or i8 (f32)\n"
     "  --grid NAME     many shapes, instead of the numbers given for\n"
     "                  table3    shared 0, 1024, 2048 and 4096, as in table 3 of the paper\n"
     "                  figure3   shared 1024, 2048 and 4096 with private 256, 512, 1024 and 2048, as in figure 3\n"
     "                  figure4   batch 16, 32, 48, 64, 80 and 96 with shared 2048 and private 64, as in figure 4\n"
+    "                  prefill   batch 1, rows 128, 256 and 512 behind shared 2048 and 4096\n"
     "                  batch     batch 1, 2, 4 ... 128 with shared 1024 and 2048 and private 64\n"
     "Attention (plain, unless one of these is given; only this library does the others):\n"
     "  --softcap X     scores x become X * tanh(x / X)\n"
@@ -240,6 +248,8 @@ static int check_shape(const struct bench_shape *s)
         return complain("--shared %u is not whole chunks of %u", s->shared, s->chunk);
     if (s->shared + s->private == 0)
         return complain("--shared and --private are both 0");
+    if (s->rows > 1 && s->rows > s->private)
+        return complain("--rows %u is more than --private %u", s->rows, s->private);
     return s->kernel != NULL ? check_kernel(s->kernel) : 0;
 }
 
@@ -273,6 +283,7 @@ static int add_shapes(struct bench_options *options, const struct bench_shape *g
                 shape->batch = at(&grid->batch, i, given->batch);
                 shape->shared = at(&grid->shared, j, given->shared);
                 shape->private = at(&grid->private, k, given->private);
+                shape->rows = grid->prefill ? shape->private : given->rows;
                 if (check_shape(shape) != 0)
                     return -1;
             }
@@ -301,34 +312,51 @@ static uint64_t default_memory(const struct bench_options *options)
 }
 
 static const struct bench_options defaults = {
-    .shapes = {{.batch = 32, .heads = 32, .head_dim = 128, .chunk = 64, .shared = 1024, .private = 64}},
+    .shapes = {{.batch = 32, .heads = 32, .head_dim = 128, .chunk = 64, .shared = 1024, .private = 64, .rows = 1}},
     .passes = 3,
     .turn_seconds = -1.0, /* not given */
 };
 
 static const struct option names[] = {
-    {"batch", 1, NULL, BATCH},       {"heads", 1, NULL, HEADS},
-    {"kv-heads", 1, NULL, KV_HEADS}, {"head-dim", 1, NULL, HEAD_DIM},
-    {"chunk", 1, NULL, CHUNK},       {"shared", 1, NULL, SHARED},
-    {"private", 1, NULL, PRIVATE},   {"threads", 1, NULL, THREADS},
-    {"window", 1, NULL, WINDOW},     {"sink-tokens", 1, NULL, SINK_TOKENS},
-    {"softcap", 1, NULL, SOFTCAP},   {"alibi", 0, NULL, ALIBI},
-    {"sinks", 0, NULL, SINKS},       {"variant-grid", 0, NULL, VARIANT_GRID},
-    {"balance", 0, NULL, BALANCE},   {"pack", 0, NULL, PACK},
-    {"passes", 1, NULL, PASSES},     {"dtype", 1, NULL, DTYPE},
-    {"grid", 1, NULL, GRID},         {"variants", 1, NULL, VARIANTS},
-    {"kernel", 1, NULL, KERNEL},     {"seconds", 1, NULL, SECONDS},
-    {"memory", 1, NULL, MEMORY},     {"warm", 0, NULL, WARM},
-    {"quick", 0, NULL, QUICK},       {"csv", 1, NULL, CSV},
-    {"help", 0, NULL, HELP},         {NULL, 0, NULL, 0},
+    {"batch", 1, NULL, BATCH},
+    {"heads", 1, NULL, HEADS},
+    {"kv-heads", 1, NULL, KV_HEADS},
+    {"head-dim", 1, NULL, HEAD_DIM},
+    {"chunk", 1, NULL, CHUNK},
+    {"shared", 1, NULL, SHARED},
+    {"private", 1, NULL, PRIVATE},
+    {"rows", 1, NULL, ROWS},
+    {"threads", 1, NULL, THREADS},
+    {"window", 1, NULL, WINDOW},
+    {"sink-tokens", 1, NULL, SINK_TOKENS},
+    {"softcap", 1, NULL, SOFTCAP},
+    {"alibi", 0, NULL, ALIBI},
+    {"sinks", 0, NULL, SINKS},
+    {"variant-grid", 0, NULL, VARIANT_GRID},
+    {"balance", 0, NULL, BALANCE},
+    {"pack", 0, NULL, PACK},
+    {"passes", 1, NULL, PASSES},
+    {"dtype", 1, NULL, DTYPE},
+    {"grid", 1, NULL, GRID},
+    {"variants", 1, NULL, VARIANTS},
+    {"kernel", 1, NULL, KERNEL},
+    {"seconds", 1, NULL, SECONDS},
+    {"memory", 1, NULL, MEMORY},
+    {"warm", 0, NULL, WARM},
+    {"quick", 0, NULL, QUICK},
+    {"csv", 1, NULL, CSV},
+    {"help", 0, NULL, HELP},
+    {NULL, 0, NULL, 0},
 };
 
 static int set_number(struct bench_options *options, int option, const char *text)
 {
     static const uint64_t limits[][2] = {
-        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},          [KV_HEADS] = {1, 1024},
-        [HEAD_DIM] = {1, 1024},   [CHUNK] = {1, 256},           [SHARED] = {0, 1 << 20},
-        [PRIVATE] = {0, 1 << 20}, [THREADS] = {1, 1024},        [PASSES] = {1, BENCH_MAX_PASSES},
+        [BATCH] = {1, 1024},      [HEADS] = {1, 1024},
+        [KV_HEADS] = {1, 1024},   [HEAD_DIM] = {1, 1024},
+        [CHUNK] = {1, 256},       [SHARED] = {0, 1 << 20},
+        [PRIVATE] = {0, 1 << 20}, [ROWS] = {1, 1 << 16},
+        [THREADS] = {1, 1024},    [PASSES] = {1, BENCH_MAX_PASSES},
         [WINDOW] = {1, 1 << 21},  [SINK_TOKENS] = {0, 1 << 21},
     };
     struct bench_shape *s = &options->shapes[0];
@@ -340,6 +368,7 @@ static int set_number(struct bench_options *options, int option, const char *tex
         [CHUNK] = &s->chunk,
         [SHARED] = &s->shared,
         [PRIVATE] = &s->private,
+        [ROWS] = &s->rows,
         [THREADS] = &s->threads,
         [PASSES] = &options->passes,
         [WINDOW] = &options->scoring.window,
@@ -401,7 +430,7 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
     if (variants == NULL && options->variant_grid)
         variants = "chunk,read,fma,amx";
     for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        options->wanted[i] = variants == NULL;
+        options->wanted[i] = variants == NULL && i != BENCH_UNCUT;
     if (variants != NULL && parse_variants(variants, options->wanted) != 0)
         return -1;
     return set_shapes(options, grid, given[SHARED]);

@@ -1,20 +1,25 @@
 #include "attend_report.h"
 
-/* With what is added to plain attention, as in chunk+softcap. */
+/* With what is added to plain attention of one row, as in chunk+softcap. */
 struct row_name {
     char text[64];
 };
 
 static struct row_name name_of(const struct bench_row *row)
 {
-    const struct cattn_variant plain = {0},
-                               *a = row->variant->computes == BENCH_ANY ? &row->instance->attention : &plain;
+    const struct cattn_variant *a = &row->instance->attention;
+    const char *const base = row->variant->name;
     struct row_name name;
+    char rows[16] = "";
 
-    if (a->softcap > 0.0f && a->window > 0 && a->alibi_slopes != NULL && a->sinks != NULL)
-        snprintf(name.text, sizeof name.text, "%s+all", row->variant->name);
+    if (row->shape->rows > 1)
+        snprintf(rows, sizeof rows, "+%urows", row->shape->rows);
+    if (row->variant->computes != BENCH_ANY)
+        snprintf(name.text, sizeof name.text, "%s", base);
+    else if (a->softcap > 0.0f && a->window > 0 && a->alibi_slopes != NULL && a->sinks != NULL)
+        snprintf(name.text, sizeof name.text, "%s%s+all", base, rows);
     else
-        snprintf(name.text, sizeof name.text, "%s%s%s%s%s", row->variant->name, a->softcap > 0.0f ? "+softcap" : "",
+        snprintf(name.text, sizeof name.text, "%s%s%s%s%s%s", base, rows, a->softcap > 0.0f ? "+softcap" : "",
                  a->window > 0 ? "+window" : "", a->alibi_slopes != NULL ? "+alibi" : "",
                  a->sinks != NULL ? "+sinks" : "");
     return name;
@@ -30,10 +35,10 @@ struct derived {
 /* Twice a multiply and add for each score and each weighted V. */
 static double operations(const struct bench_row *row)
 {
-    const struct bench_shape seen = bench_seen(row->shape, &row->instance->attention);
+    const struct bench_shape *s = row->shape;
     if (row->variant->computes == BENCH_NOTHING)
         return row->instance->operations;
-    return 4.0 * seen.head_dim * seen.heads * seen.batch * ((double)seen.shared + seen.private);
+    return 4.0 * s->head_dim * s->heads * s->batch * bench_pairs(s, &row->instance->attention);
 }
 
 static struct derived derive(const struct bench_row *row)
@@ -78,7 +83,7 @@ void bench_table_header(FILE *file, const struct bench_shape *s)
     fprintf(file, "\nbatch %u, heads %u / %u of %u, chunk %u, shared %u, private %u, %s, %u thread%s\n", s->batch,
             s->heads, s->kv_heads, s->head_dim, s->chunk, s->shared, s->private, bench_dtype_name(s->dtype), s->threads,
             s->threads == 1 ? "" : "s");
-    fprintf(file, "%-13s %-18s %-5s %10s %10s %8s %8s %8s %8s %-8s %s\n", "variant", "kernel", "K, V", "us median",
+    fprintf(file, "%-20s %-18s %-5s %10s %10s %8s %8s %8s %8s %-8s %s\n", "variant", "kernel", "K, V", "us median",
             "us least", "GB/s", "of read", "GFLOP/s", "of peak", "bound", "error");
 }
 
@@ -86,7 +91,7 @@ void bench_table_row(FILE *file, const struct bench_row *row)
 {
     struct derived d = derive(row);
 
-    fprintf(file, "%-13s %-18s %-5s %10.0f %10.0f %8.1f %7.0f%% %8.1f %7.0f%% %-8s %.0e%s%s\n", name_of(row).text,
+    fprintf(file, "%-20s %-18s %-5s %10.0f %10.0f %8.1f %7.0f%% %8.1f %7.0f%% %-8s %.0e%s%s\n", name_of(row).text,
             row->instance->kernel, bench_dtype_name(row->instance->dtype), row->us, row->us_min, d.gbps,
             100.0 * d.of_read, d.gflops, 100.0 * d.of_compute, d.bound, row->relative_error,
             row->instance->detail[0] != '\0' ? "  " : "", row->instance->detail);

@@ -43,7 +43,7 @@ static int tree_paths(struct bench_tree *tree, const struct bench_shape *s)
         uint32_t *slots = tree->slots + (size_t)i * n;
         for (uint32_t j = 0; j < n; j++)
             slots[j] = tree->copied ? i * n + j : bench_sequence_chunk(s, i, j);
-        tree->paths[i] = (struct cattn_work_path){slots, n, 1, (uint64_t)s->shared + s->private - 1};
+        tree->paths[i] = (struct cattn_work_path){slots, n, s->rows, (uint64_t)s->shared + s->private - s->rows};
     }
     return CATTN_OK;
 }
@@ -51,7 +51,7 @@ static int tree_paths(struct bench_tree *tree, const struct bench_shape *s)
 static int tree_reserve(struct bench_tree *tree, const struct bench_shape *s)
 {
     struct cattn_work_bounds bounds = {
-        .n_rows = s->batch > s->chunk ? s->batch : s->chunk,
+        .n_rows = s->batch * s->rows > s->chunk ? s->batch * s->rows : s->chunk,
         .max_tokens = (uint64_t)s->shared + s->private,
     };
     int status = cattn_work_reserve(&tree->work, s->batch, (size_t)s->batch * tree->n_path_chunks, s->batch);

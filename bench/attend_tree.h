@@ -18,6 +18,9 @@ struct bench_tree {
     uint32_t n_passes; /* attends so far: each has its number */
 };
 
+/* uncut.c */
+extern const struct cattn_backend bench_backend_uncut;
+
 /* NULL: *reason says why.  The tree has no users then, nor after it was opened. */
 struct bench_tree *bench_tree_open(const struct bench_shape *shape, uint32_t n_layers, int is_copied,
                                    const char **reason);

@@ -128,8 +128,8 @@ static int check_shape(const struct cattn_config *config, struct cattn_shape *sh
         !in_range(config->n_kv_heads, MAX_HEADS) || config->n_heads % config->n_kv_heads ||
         !in_range(config->head_dim, CATTN_MAX_HEAD_DIM) || !in_range(v_head_dim, CATTN_MAX_HEAD_DIM))
         return CATTN_EINVAL;
-    if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 ||
-        config->kv_dtype > CATTN_BF16 || config->flags & ~(uint32_t)CATTN_NO_RETAIN || config->n_threads > MAX_THREADS)
+    if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 || config->kv_dtype > CATTN_I8 ||
+        config->flags & ~(uint32_t)CATTN_NO_RETAIN || config->n_threads > MAX_THREADS)
         return CATTN_EINVAL;
     *shape = (struct cattn_shape){.n_layers = config->n_layers,
                                   .n_heads = config->n_heads,

@@ -1,10 +1,12 @@
-/* The vector kernel, included once per instruction set after its simd_*.h; KERNEL_NAME and KERNEL_FEATURES are set.
+/* The vector kernel, included once per instruction set after its simd_*.h; KERNEL_NAME and KERNEL_FEATURES are set, and
+ * where it is for one type alone, under the name of the kernel for the others, KERNEL_I8_ONLY and KERNEL_SHOWN.
  *
  * It keeps the Bit rule (doc/design.md): what is done for a row depends on its position, the chunk size and its own
  * numbers.  A score is two sums over d, even and odd, each ascending, added once; values are added in the order of
  * tokens into one sum.  How many rows go together, and how many vectors, is free. */
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "fetch.h"
 #include "scores_tmpl.h"
@@ -14,13 +16,18 @@ enum { MOST_VECTORS = 4 /* of a tile */, MOST_GROUPS = 36 / SIMD_ROWS /* that go
 /* Loops over a tile, so that its sums live in registers at any optimisation level. */
 #define UNROLL(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
 
+enum { MOST_ROWS = SIMD_ROWS > SIMD_I8_ROWS ? SIMD_ROWS : SIMD_I8_ROWS };
+
 /* The rows that go through a block together. */
 struct group {
-    const float *q[SIMD_ROWS];
-    float *state[SIMD_ROWS];
-    uint64_t visible[SIMD_ROWS]; /* tokens of the block that it sees */
-    struct bias bias[SIMD_ROWS];
-    float s[SIMD_ROWS][CATTN_BLOCK]; /* scores, then weights */
+    const void *q[MOST_ROWS];
+    float *state[MOST_ROWS];
+    uint64_t visible[MOST_ROWS]; /* tokens of the block that it sees */
+    struct bias bias[MOST_ROWS];
+    float s[MOST_ROWS][CATTN_BLOCK]; /* scores, then weights */
+    /* i8: the weights as whole numbers, in units */
+    uint32_t factors[MOST_ROWS][CATTN_BLOCK / 2];
+    float unit[MOST_ROWS];
     int n;
 };
 
@@ -28,18 +35,15 @@ struct group {
  * to the next. */
 struct block {
     const unsigned char *k, *v;
-    ptrdiff_t ahead;        /* from it to the block that is fetched meanwhile, ... */
-    uint32_t turn, n_turns; /* ... by so many groups in turn */
+    const float *k_scales, *v_scales; /* of i8 */
+    ptrdiff_t ahead;                  /* from it to the block that is fetched meanwhile, ... */
+    uint32_t turn, n_turns;           /* ... by so many groups in turn */
     size_t group, tile_row;
     uint32_t begin, n_tokens;    /* whole granules: [begin, n_tokens) hold all that some row sees */
-    uint32_t k_pairs, v_columns; /* pairs of d, sixteens of d */
+    uint32_t k_steps, v_columns; /* pairs (i8: fours) of d, sixteens of d */
 };
 
-static int takes(const struct cattn_shape *shape)
-{
-    (void)shape;
-    return 1;
-}
+#include "attend_i8_tmpl.h"
 
 /* The first or second of two vectors that lie together: consecutive d (K) or tokens (V). */
 SIMD_INLINE vec load_half(const unsigned char *p, uint32_t dtype, const int half)
@@ -67,21 +71,24 @@ SIMD_INLINE void score_tile(struct group *g, const struct block *b, uint32_t tok
 {
     const size_t step = 32 * cattn_dtype_size(dtype);
     const unsigned char *k = b->k + token / 16 * b->group;
+    const float *q[SIMD_ROWS];
     vec even[SIMD_ROWS][MOST_VECTORS], odd[SIMD_ROWS][MOST_VECTORS];
-    UNROLL (r, R)
+    UNROLL (r, R) {
+        q[r] = g->q[r];
         UNROLL (v, V)
             even[r][v] = odd[r][v] = vec_set(0);
-    for (size_t pair = 0; pair < b->k_pairs; pair++) {
+    }
+    for (size_t pair = 0; pair < b->k_steps; pair++) {
         UNROLL (v, V) {
             const unsigned char *p = k + v * b->group + pair * step;
             if (fetch)
                 fetch_pair(p + b->ahead, dtype);
             const vec k_even = load_half(p, dtype, 0);
             UNROLL (r, R)
-                even[r][v] = vec_fma(vec_set(g->q[r][2 * pair]), k_even, even[r][v]);
+                even[r][v] = vec_fma(vec_set(q[r][2 * pair]), k_even, even[r][v]);
             const vec k_odd = load_half(p, dtype, 1);
             UNROLL (r, R)
-                odd[r][v] = vec_fma(vec_set(g->q[r][2 * pair + 1]), k_odd, odd[r][v]);
+                odd[r][v] = vec_fma(vec_set(q[r][2 * pair + 1]), k_odd, odd[r][v]);
         }
     }
     UNROLL (r, R)
@@ -99,14 +106,17 @@ static void rescale(float *state, float m, uint32_t v_columns)
     state[0] = m;
 }
 
-/* Scores become weights 2^(score - m); l takes them in. */
-static void weigh_row(struct group *g, int r, const struct block *b, float scale)
+/* Scores become weights 2^(score - m); l takes them in.  With i8 the sums of whole numbers get their scales first, and
+ * the weights take the scales of V with them. */
+SIMD_INLINE void weigh(struct group *g, int r, const struct block *b, float scale, const int i8)
 {
     enum { MOST = CATTN_BLOCK / 16 };
     float *s = g->s[r], *state = g->state[r];
+    const vec factor = vec_set(i8 ? ((const struct i8_query *)g->q[r])->scale * scale : scale);
     vec x[MOST], largest = vec_set(-INFINITY);
     for (uint32_t i = b->begin / 16; i < b->n_tokens / 16; i++) {
-        x[i] = score_of(vec_mul(vec_load(s + 16 * i), vec_set(scale)), &g->bias[r], 16 * i, g->visible[r]);
+        const vec unit = i8 ? vec_mul(vec_load(b->k_scales + 16 * i), factor) : factor;
+        x[i] = score_of(vec_mul(vec_load(s + 16 * i), unit), &g->bias[r], 16 * i, g->visible[r]);
         largest = vec_max(x[i], largest);
     }
     const float maximum = vec_largest(largest);
@@ -116,10 +126,23 @@ static void weigh_row(struct group *g, int r, const struct block *b, float scale
     vec l = vec_load(state + CATTN_STATE_L);
     for (uint32_t i = b->begin / 16; i < b->n_tokens / 16; i++) {
         const vec p = exp2_of(vec_sub(x[i], m));
-        vec_store(s + 16 * i, p);
         l = vec_add(l, p);
+        vec_store(s + 16 * i,
+                  i8 ? vec_only(vec_mul(p, vec_load(b->v_scales + 16 * i)), g->visible[r] >> 16 * i & 0xffff) : p);
     }
     vec_store(state + CATTN_STATE_L, l);
+    if (i8)
+        quantise_weights(g, r, b);
+}
+
+static void weigh_row(struct group *g, int r, const struct block *b, float scale)
+{
+    weigh(g, r, b, scale, 0);
+}
+
+static void weigh_i8_row(struct group *g, int r, const struct block *b, float scale)
+{
+    weigh(g, r, b, scale, 1);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------- */
@@ -157,93 +180,131 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
 
 /* ---- blocks ---------------------------------------------------------------------------------------- */
 
+/* The tiles of a data type. */
+SIMD_INLINE void scores(struct group *g, const struct block *b, uint32_t token, uint32_t dtype, const int fetch,
+                        const int R, const int V)
+{
+    if (dtype == CATTN_I8)
+        score_i8_tile(g, b, token, fetch, R, V);
+    else
+        score_tile(g, b, token, dtype, fetch, R, V);
+}
+
+SIMD_INLINE void values(struct group *g, const struct block *b, uint32_t column, uint32_t dtype, const int fetch,
+                        const int R, const int V)
+{
+    if (dtype == CATTN_I8)
+        value_i8_tile(g, b, column, fetch, R, V);
+    else
+        value_tile(g, b, column, dtype, fetch, R, V);
+}
+
+SIMD_INLINE void weigh_rows(struct group *g, const struct block *b, float scale, uint32_t dtype)
+{
+    for (int r = 0; r < g->n; r++)
+        if (dtype == CATTN_I8)
+            weigh_i8_row(g, r, b, scale);
+        else
+            weigh_row(g, r, b, scale);
+}
+
 /* A group that is alone with a block: the number of vectors that suits its number of rows, R. */
 SIMD_INLINE void fold_alone(struct group *g, const struct block *b, float scale, uint32_t dtype, const int R)
 {
-    const uint32_t V = SIMD_SCORE_VECTORS(R), W = SIMD_VALUE_VECTORS(R), tokens = b->n_tokens / 16;
+    const uint32_t V = dtype == CATTN_I8 ? SIMD_I8_VECTORS(R) : SIMD_SCORE_VECTORS(R);
+    const uint32_t W = dtype == CATTN_I8 ? SIMD_I8_VECTORS(R) : SIMD_VALUE_VECTORS(R);
+    const uint32_t tokens = b->n_tokens / 16;
     uint32_t token = b->begin / 16, column = 0;
     for (; token + V <= tokens; token += V)
-        score_tile(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, V);
+        scores(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, V);
     for (; V > 2 && token < tokens; token += 2)
-        score_tile(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, 2);
-    for (int r = 0; r < R; r++)
-        weigh_row(g, r, b, scale);
+        scores(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, 2);
+    weigh_rows(g, b, scale, dtype);
     for (; column + W <= b->v_columns; column += W)
-        value_tile(g, b, column, dtype, SIMD_FETCH_ALONE, R, W);
+        values(g, b, column, dtype, SIMD_FETCH_ALONE, R, W);
     for (; column < b->v_columns; column++)
-        value_tile(g, b, column, dtype, SIMD_FETCH_ALONE, R, 1);
+        values(g, b, column, dtype, SIMD_FETCH_ALONE, R, 1);
 }
 
-/* clang-format off */
-/* The tiles of several groups have the size that suits a full one. */
-enum { TOKENS = SIMD_SCORE_VECTORS(SIMD_ROWS), COLUMNS = SIMD_VALUE_VECTORS(SIMD_ROWS) };
+/* The tiles of several groups have the size that suits full ones. */
+#define TOKENS(dtype)  ((dtype) == CATTN_I8 ? SIMD_I8_VECTORS(SIMD_I8_ROWS) : SIMD_SCORE_VECTORS(SIMD_ROWS))
+#define COLUMNS(dtype) ((dtype) == CATTN_I8 ? SIMD_I8_VECTORS(SIMD_I8_ROWS) : SIMD_VALUE_VECTORS(SIMD_ROWS))
 
-/* Functions for each number of rows and data type; not one big one, which takes a compiler a minute. */
-#if SIMD_ROWS == 6
-#  define EACH_ROWS(F) F(1) F(2) F(3) F(4) F(5) F(6)
-#else
-#  define EACH_ROWS(F) F(1) F(2) F(3)
-#endif
-#define EACH_DTYPE(F, R) F(R, CATTN_F32) F(R, CATTN_F16) F(R, CATTN_BF16)
-#define FUNCTIONS_OF(R, dtype)                                                                          \
-    static void alone_##R##_##dtype(struct group *g, const struct block *b, float scale) {              \
-        fold_alone(g, b, scale, dtype, R);                                                              \
-    }                                                                                                   \
-    static void scores_##R##_##dtype(struct group *g, const struct block *b, uint32_t token) {          \
-        score_tile(g, b, token, dtype, 0, R, TOKENS);                                                   \
-    }                                                                                                   \
-    static void values_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {         \
-        value_tile(g, b, column, dtype, 0, R, COLUMNS);                                                 \
-    }                                                                                                   \
-    static void value_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {          \
-        value_tile(g, b, column, dtype, 0, R, 1);                                                       \
-    }
-#define FUNCTIONS(R) EACH_DTYPE(FUNCTIONS_OF, R)
-#define IN_TABLE_OF(R, dtype) \
-    [dtype] = {alone_##R##_##dtype, scores_##R##_##dtype, values_##R##_##dtype, value_##R##_##dtype},
-#define IN_TABLE(R) {EACH_DTYPE(IN_TABLE_OF, R)},
-
-EACH_ROWS(FUNCTIONS)
-/* clang-format on */
-
-static const struct functions {
+/* For each number of rows and data type; not one big function, which takes a compiler a minute. */
+struct functions {
     void (*alone)(struct group *g, const struct block *b, float scale);
     void (*scores)(struct group *g, const struct block *b, uint32_t token);
     void (*values)(struct group *g, const struct block *b, uint32_t column);
     void (*value)(struct group *g, const struct block *b, uint32_t column);
-} functions[SIMD_ROWS][3] = {EACH_ROWS(IN_TABLE)};
+};
 
-static const struct functions *functions_of(const struct cattn_rows *all, const struct group *g)
-{
-    return &functions[g->n - 1][all->layout->dtype];
-}
+/* clang-format off */
+#define FUNCTIONS(R, dtype)                                                                                      \
+    static void alone_##R##_##dtype(struct group *g, const struct block *b, float scale) {                       \
+        fold_alone(g, b, scale, dtype, R);                                                                       \
+    }                                                                                                            \
+    static void scores_##R##_##dtype(struct group *g, const struct block *b, uint32_t token) {                   \
+        scores(g, b, token, dtype, 0, R, TOKENS(dtype));                                                         \
+    }                                                                                                            \
+    static void values_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {                  \
+        values(g, b, column, dtype, 0, R, COLUMNS(dtype));                                                       \
+    }                                                                                                            \
+    static void value_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {                   \
+        values(g, b, column, dtype, 0, R, 1);                                                                    \
+    }
+#define IN_TABLE(R, dtype) {alone_##R##_##dtype, scores_##R##_##dtype, values_##R##_##dtype, value_##R##_##dtype},
+#define EACH_OF_3(F, dtype)      F(1, dtype) F(2, dtype) F(3, dtype)
+#define EACH_OF_6(F, dtype)      EACH_OF_3(F, dtype) F(4, dtype) F(5, dtype) F(6, dtype)
+#define EACH_OF_(n, F, dtype)    EACH_OF_##n(F, dtype)
+#define EACH_OF(n, F, dtype)     EACH_OF_(n, F, dtype)
+#define EACH_ROWS(F, dtype)      EACH_OF(SIMD_ROWS, F, dtype)
+#define EACH_I8_ROWS(F)          EACH_OF(SIMD_I8_ROWS, F, CATTN_I8)
+
+EACH_I8_ROWS(FUNCTIONS)
+#if !KERNEL_I8_ONLY
+EACH_ROWS(FUNCTIONS, CATTN_F32)
+EACH_ROWS(FUNCTIONS, CATTN_F16)
+EACH_ROWS(FUNCTIONS, CATTN_BF16)
+#endif
+
+static const struct functions functions[][MOST_ROWS] = {
+#if !KERNEL_I8_ONLY
+    [CATTN_F32] = {EACH_ROWS(IN_TABLE, CATTN_F32)},
+    [CATTN_F16] = {EACH_ROWS(IN_TABLE, CATTN_F16)},
+    [CATTN_BF16] = {EACH_ROWS(IN_TABLE, CATTN_BF16)},
+#endif
+    [CATTN_I8] = {EACH_I8_ROWS(IN_TABLE)},
+};
+/* clang-format on */
 
 /* Several groups: each tile of the block for all of them while it is in the first-level cache. */
 static void fold_together(const struct cattn_rows *all, struct group *g, uint32_t n, const struct block *b)
 {
-    const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
+    const uint32_t dtype = all->layout->dtype, tokens = b->n_tokens / 16, columns = b->v_columns;
+    const uint32_t token_step = TOKENS(dtype), column_step = COLUMNS(dtype);
+    const struct functions *of = functions[dtype]; /* [rows - 1] */
     const unsigned char *k_ahead = b->ahead ? b->k + b->ahead : NULL, *v_ahead = b->ahead ? b->v + b->ahead : NULL;
-    struct fetch k = fetch_of(k_ahead, tokens * b->group, b->turn, b->n_turns, (tokens - b->begin / 16) / TOKENS * n);
+    struct fetch k =
+        fetch_of(k_ahead, tokens * b->group, b->turn, b->n_turns, (tokens - b->begin / 16) / token_step * n);
     struct fetch v =
-        fetch_of(v_ahead, tokens / 2 * b->tile_row, b->turn, b->n_turns, (columns + COLUMNS - 1) / COLUMNS * n);
+        fetch_of(v_ahead, tokens / 2 * b->tile_row, b->turn, b->n_turns, (columns + column_step - 1) / column_step * n);
     uint32_t column = 0;
-    for (uint32_t token = b->begin / 16; token < tokens; token += TOKENS)
+    for (uint32_t token = b->begin / 16; token < tokens; token += token_step)
         for (uint32_t i = 0; i < n; i++) {
             fetch_step(&k);
-            functions_of(all, &g[i])->scores(&g[i], b, 16 * token);
+            of[g[i].n - 1].scores(&g[i], b, 16 * token);
         }
     for (uint32_t i = 0; i < n; i++)
-        for (int r = 0; r < g[i].n; r++)
-            weigh_row(&g[i], r, b, all->scoring.scale);
-    for (; column + COLUMNS <= columns; column += COLUMNS)
+        weigh_rows(&g[i], b, all->scoring.scale, dtype);
+    for (; column + column_step <= columns; column += column_step)
         for (uint32_t i = 0; i < n; i++) {
             fetch_step(&v);
-            functions_of(all, &g[i])->values(&g[i], b, column);
+            of[g[i].n - 1].values(&g[i], b, column);
         }
     for (; column < columns; column++)
         for (uint32_t i = 0; i < n; i++) {
             fetch_step(&v);
-            functions_of(all, &g[i])->value(&g[i], b, column);
+            of[g[i].n - 1].value(&g[i], b, column);
         }
 }
 
@@ -251,11 +312,12 @@ static void fold_together(const struct cattn_rows *all, struct group *g, uint32_
 static uint32_t fill_group(const struct cattn_rows *all, struct group *g, uint32_t most_tokens, uint64_t first,
                            const uint32_t *rows, uint32_t i, uint32_t n_rows, uint64_t *seen)
 {
-    for (g->n = 0; i < n_rows && g->n < SIMD_ROWS; i++) {
+    const int most_rows = all->layout->dtype == CATTN_I8 ? SIMD_I8_ROWS : SIMD_ROWS;
+    for (g->n = 0; i < n_rows && g->n < most_rows; i++) {
         const uint64_t visible = cattn_visible(all, rows[i], first, most_tokens);
         if (!visible)
             continue;
-        g->q[g->n] = (const float *)(all->q + rows[i] * all->q_bytes);
+        g->q[g->n] = all->q + rows[i] * all->q_bytes;
         g->state[g->n] = all->states + rows[i] * all->state_stride;
         g->bias[g->n] = bias_of(all, rows[i], first);
         g->visible[g->n++] = visible;
@@ -268,9 +330,11 @@ static uint32_t fill_group(const struct cattn_rows *all, struct group *g, uint32
 static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t most_tokens, uint64_t first,
                        const uint32_t *rows, uint32_t n_rows)
 {
+    const uint32_t dtype = all->layout->dtype;
+    const uint32_t most_rows = MOST_GROUPS * (dtype == CATTN_I8 ? SIMD_I8_ROWS : SIMD_ROWS);
     struct group g[MOST_GROUPS];
     b->turn = 0;
-    b->n_turns = (n_rows + MOST_GROUPS * SIMD_ROWS - 1) / (MOST_GROUPS * SIMD_ROWS);
+    b->n_turns = (n_rows + most_rows - 1) / most_rows;
     for (uint32_t i = 0; i < n_rows; b->turn++) {
         uint64_t seen = 0;
         uint32_t n = 0;
@@ -283,7 +347,7 @@ static void fold_block(const struct cattn_rows *all, struct block *b, uint32_t m
         b->begin = seen & UINT32_MAX ? 0 : CATTN_GRANULE;
         b->n_tokens = seen >> CATTN_GRANULE ? 2 * CATTN_GRANULE : CATTN_GRANULE;
         if (n == 1 && b->n_turns == 1)
-            functions_of(all, g)->alone(g, b, all->scoring.scale);
+            functions[dtype][g->n - 1].alone(g, b, all->scoring.scale);
         else
             fold_together(all, g, n, b);
     }
@@ -297,7 +361,7 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
     const uint32_t most = cattn_block_tokens(layout);
     struct block b = {.group = 16 * k_token,
                       .tile_row = 32 * v_token,
-                      .k_pairs = (layout->k_dim + 1) / 2,
+                      .k_steps = layout->dtype == CATTN_I8 ? (layout->k_dim + 3) / 4 : (layout->k_dim + 1) / 2,
                       .v_columns = layout->v_pad / 16};
     for (uint32_t i = 0; i < n_chunks; i++, first += layout->chunk_tokens) {
         const unsigned char *chunk = all->blocks + slots[i] * layout->block_bytes;
@@ -306,22 +370,52 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
         for (uint32_t token = 0; token < layout->chunk_tokens; token += most) {
             b.k = chunk + token * k_token;
             b.v = chunk + layout->v_offset + token * v_token;
+            if (layout->dtype == CATTN_I8) {
+                b.k_scales = cattn_k_scales(layout, chunk) + token;
+                b.v_scales = cattn_v_scales(layout, chunk) + token;
+            }
             fold_block(all, &b, most, first + token, rows, n_rows);
         }
     }
 }
 
+static int takes(const struct cattn_shape *shape)
+{
+#if KERNEL_I8_ONLY
+    return shape->kv_dtype == CATTN_I8;
+#else
+    (void)shape;
+    return 1;
+#endif
+}
+
+static size_t query_bytes(const struct cattn_layout *layout)
+{
+    return layout->dtype == CATTN_I8 ? i8_query_bytes(layout) : cattn_query_bytes_f32(layout);
+}
+
+static void load_query(const struct cattn_layout *layout, const void *q, uint32_t dtype, size_t first, void *query)
+{
+    if (layout->dtype == CATTN_I8)
+        load_i8_query(layout, q, dtype, first, query);
+    else
+        cattn_load_query_f32(layout, q, dtype, first, query);
+}
+
+#ifndef KERNEL_SHOWN
+#  define KERNEL_SHOWN KERNEL_NAME
+#endif
 #define KERNEL_SYMBOL_OF(name) cattn_kernel_##name
 #define KERNEL_SYMBOL(name)    KERNEL_SYMBOL_OF(name)
 #define KERNEL_STRING_OF(name) #name
 #define KERNEL_STRING(name)    KERNEL_STRING_OF(name)
 
 const struct cattn_kernel KERNEL_SYMBOL(KERNEL_NAME) = {
-    .name = KERNEL_STRING(KERNEL_NAME),
+    .name = KERNEL_STRING(KERNEL_SHOWN),
     .exact = 1,
     .features = KERNEL_FEATURES,
     .takes = takes,
-    .query_bytes = cattn_query_bytes_f32,
-    .load_query = cattn_load_query_f32,
+    .query_bytes = query_bytes,
+    .load_query = load_query,
     .fold = fold,
 };

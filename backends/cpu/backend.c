@@ -21,13 +21,21 @@ static int usable(void)
 
 static const char *kernel_name(unsigned i)
 {
-    const struct cattn_kernel *kernel = cattn_kernel_at(i);
-    return kernel ? kernel->name : NULL;
+    const struct cattn_kernel *kernel;
+    const char *name = "";
+    for (unsigned k = 0; (kernel = cattn_kernel_at(k)) != NULL; k++) {
+        if (strcmp(name, kernel->name) == 0)
+            continue;
+        name = kernel->name;
+        if (i-- == 0)
+            return name;
+    }
+    return NULL;
 }
 
 static uint64_t block_bytes(const struct cattn_shape *shape)
 {
-    if (shape->kv_dtype > CATTN_BF16)
+    if (shape->kv_dtype > CATTN_I8)
         return 0;
     return cattn_layout_of(shape).block_bytes;
 }
@@ -95,6 +103,11 @@ static int attend(struct cattn_store *store, const struct cattn_work *work, cons
 {
     cattn_schedule_attend(&store->schedule, work, call, ith, nth);
     return CATTN_OK;
+}
+
+const struct cattn_pool *cattn_store_pool(const struct cattn_store *store)
+{
+    return &store->pool;
 }
 
 void cattn_store_fill_nan(struct cattn_store *store)

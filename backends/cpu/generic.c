@@ -11,13 +11,13 @@ static int takes(const struct cattn_shape *shape)
 }
 
 /* In log2 units; see struct cattn_variant. */
-static float score(const struct cattn_rows *all, uint32_t row, const void *k, uint32_t t, int64_t distance)
+static float score(const struct cattn_rows *all, uint32_t row, const unsigned char *block, uint32_t t, int64_t distance)
 {
     const struct cattn_layout *layout = all->layout;
     const float *q = (const float *)(all->q + row * all->q_bytes);
     double sum = 0;
     for (uint32_t d = 0; d < layout->k_dim; d++)
-        sum += (double)q[d] * cattn_load(k, layout->dtype, cattn_k_index(layout, t, d));
+        sum += (double)q[d] * cattn_stored_k(layout, block, t, d);
     double x = (float)sum * all->scoring.scale;
     if (all->scoring.cap > 0)
         x = all->scoring.cap * tanh(x);
@@ -26,11 +26,11 @@ static float score(const struct cattn_rows *all, uint32_t row, const void *k, ui
     return (float)x;
 }
 
-static void add_value(const struct cattn_layout *layout, float *state, const void *v, uint32_t t, float p)
+static void add_value(const struct cattn_layout *layout, float *state, const unsigned char *block, uint32_t t, float p)
 {
     state[CATTN_STATE_L] += p;
     for (uint32_t d = 0; d < layout->v_dim; d++)
-        state[CATTN_STATE_O + d] += p * cattn_load(v, layout->dtype, cattn_v_index(layout, t, d));
+        state[CATTN_STATE_O + d] += p * cattn_stored_v(layout, block, t, d);
 }
 
 /* The maximum is decided once per row and block, and only ever a whole number: see state.h. */
@@ -60,7 +60,7 @@ static void fold_block(const struct cattn_rows *all, const unsigned char *chunk,
     const float m = state[0] > -INFINITY ? state[0] : 0; /* no score yet, or none that is a number */
     for (uint32_t i = 0; i < CATTN_BLOCK; i++)
         if (visible >> i & 1)
-            add_value(layout, state, chunk + layout->v_offset, begin + i, exp2f(s[i] - m));
+            add_value(layout, state, chunk, begin + i, exp2f(s[i] - m));
 }
 
 static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,

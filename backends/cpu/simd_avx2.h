@@ -14,6 +14,10 @@
 #define SIMD_SCORE_VECTORS(R) ((R) < 2 ? 2 : 1)
 #define SIMD_VALUE_VECTORS(R) ((R) < 2 ? 4 : 2)
 
+/* The same with whole numbers (i8), scores and values alike: one sum each. */
+#define SIMD_I8_ROWS       6
+#define SIMD_I8_VECTORS(R) ((R) < 2 ? 4 : (R) < 4 ? 2 : 1)
+
 /* Whether a group that is alone with a block asks for what comes next.  On Zen 3 the processor does as well by itself
  * from memory, and better from the last-level cache. */
 enum { SIMD_FETCH_ALONE = 0 };
@@ -72,14 +76,25 @@ SIMD_INLINE vec vec_with_sign(vec x, vec of) {
     return vec_of(_mm256_or_ps(x.low, _mm256_and_ps(sign, of.low)), _mm256_or_ps(x.high, _mm256_and_ps(sign, of.high)));
 }
 
-SIMD_INLINE __m256 keep8(__m256 x, uint32_t bits) {
+SIMD_INLINE __m256 lanes8(uint32_t bits) {
     const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    const __m256i kept = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lanes), lanes);
-    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(kept));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lanes), lanes));
 }
 
-/* The lanes of x whose bit is set, -inf in the others. */
+SIMD_INLINE __m256 keep8(__m256 x, uint32_t bits) {
+    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, lanes8(bits));
+}
+
+/* The lanes of x whose bit is set, -inf in the others; zero in the others. */
 SIMD_INLINE vec vec_keep(vec x, uint32_t bits) { return vec_of(keep8(x.low, bits), keep8(x.high, bits >> 8)); }
+SIMD_INLINE vec vec_only(vec x, uint32_t bits) {
+    return vec_of(_mm256_and_ps(x.low, lanes8(bits)), _mm256_and_ps(x.high, lanes8(bits >> 8)));
+}
+
+SIMD_INLINE int vec_has_nan(vec x) {
+    const __m256 low = _mm256_cmp_ps(x.low, x.low, _CMP_UNORD_Q), high = _mm256_cmp_ps(x.high, x.high, _CMP_UNORD_Q);
+    return _mm256_movemask_ps(_mm256_or_ps(low, high));
+}
 
 SIMD_INLINE vec vec_load_f16(const uint16_t *p) {
     return vec_of(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
@@ -117,5 +132,43 @@ SIMD_INLINE __m256 scale8(__m256 y, __m256 x) {
 /* x - floor(x), and y * 2^floor(x) with one rounding, for 1 <= y < 2 and x < 128. */
 SIMD_INLINE vec vec_fraction(vec x) { return vec_of(fraction8(x.low), fraction8(x.high)); }
 SIMD_INLINE vec vec_scale(vec y, vec x) { return vec_of(scale8(y.low, x.low), scale8(y.high, x.high)); }
+
+/* Sums of products of whole numbers: see attend_i8_tmpl.h.  Four elements of a lane become two pairs of 16 bits. */
+enum { SIMD_PARTS = 2 };
+
+typedef struct {
+    __m256i even, odd;
+} fours;
+
+typedef __m256i sums;
+
+SIMD_INLINE sums sums_set(int32_t x) { return _mm256_set1_epi32(x); }
+SIMD_INLINE fours fours_of_k(const unsigned char *p) {
+    const __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    const fours k = {_mm256_and_si256(x, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(x, 8)};
+    return k;
+}
+SIMD_INLINE fours fours_of_v(const unsigned char *p) {
+    const __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    const fours v = {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
+    return v;
+}
+SIMD_INLINE sums sums_add_k(sums s, fours x, const uint32_t *factors) {
+    s = _mm256_add_epi32(s, _mm256_madd_epi16(x.even, _mm256_set1_epi32((int)factors[0])));
+    return _mm256_add_epi32(s, _mm256_madd_epi16(x.odd, _mm256_set1_epi32((int)factors[1])));
+}
+SIMD_INLINE sums sums_add_v(sums s, fours x, const uint32_t *factors) { return sums_add_k(s, x, factors); }
+SIMD_INLINE vec sums_total(const sums *s) { return vec_of(_mm256_cvtepi32_ps(s[0]), _mm256_cvtepi32_ps(s[1])); }
+
+SIMD_INLINE void factors8(uint32_t *to, __m256 x) {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i pairs = _mm256_shuffle_epi8(_mm256_cvtps_epi32(x), order);
+    _mm_storeu_si128((__m128i *)to, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 8)));
+}
+/* Rounds sixteen numbers to whole ones, of 13 bits, and stores them as the factors of four fours. */
+SIMD_INLINE void factors_store(uint32_t *to, vec x) {
+    factors8(to, x.low);
+    factors8(to + 4, x.high);
+}
 
 #endif

@@ -1,4 +1,4 @@
-/* Faults that other engines shipped, in small form, one test each. */
+/* Faults that other engines shipped, in small form, one test each; those of threads are in test_threads. */
 #define _POSIX_C_SOURCE 200809L
 #include "cache.h"
 #include "support/dtype.h"
@@ -8,11 +8,8 @@
 #include <fenv.h>
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #if defined(_OPENMP)
 #  include <omp.h>
 #endif
@@ -34,10 +31,28 @@ static void decode(struct engine *e, struct toy *toys, size_t n, int32_t first_t
     engine_step(e, items, n);
 }
 
-/* The rows of a batch whose private part, or whose shared part, is empty. */
-START_TEST(a1_empty_parts)
+static struct cattn_config config_of(const struct kernel_choice *choice, uint64_t max_tokens)
 {
-    struct cattn_config config = engine_config(40 * CHUNK);
+    struct cattn_config config = engine_config(max_tokens);
+    config.kernel = choice->kernel;
+    config.kv_dtype = choice->kv_dtype;
+    return config;
+}
+
+/* Once for each kernel and stored data type. */
+typedef void case_test(const struct kernel_choice *choice);
+
+static void for_each_choice(case_test *test)
+{
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++)
+        test(&choice);
+}
+
+/* The rows of a batch whose private part, or whose shared part, is empty. */
+static void empty_parts(const struct kernel_choice *choice)
+{
+    struct cattn_config config = config_of(choice, 40 * CHUNK);
     struct engine e;
     struct toy toys[3];
     int32_t tokens[2 * CHUNK], token = 9;
@@ -57,14 +72,19 @@ START_TEST(a1_empty_parts)
         engine_close(&e, &toys[i]);
     engine_free(&e);
 }
+
+START_TEST(a1_empty_parts)
+{
+    for_each_choice(empty_parts);
+}
 END_TEST
 
-START_TEST(a2_stale_slots)
+static void stale_slots(const struct kernel_choice *choice)
 {
     enum { SLOTS = 6 };
     static const size_t lengths[] = {CHUNK - 1, CHUNK + 1, 1};
     static const int32_t stale[] = {TOKEN_NAN, TOKEN_INF};
-    struct cattn_config config = engine_config(SLOTS * CHUNK);
+    struct cattn_config config = config_of(choice, SLOTS * CHUNK);
     int32_t bad[SLOTS * CHUNK], tokens[2 * CHUNK];
     for (size_t s = 0; s < 2; s++)
         for (size_t l = 0; l < 3; l++) {
@@ -83,6 +103,11 @@ START_TEST(a2_stale_slots)
             engine_close(&e, &toy);
             engine_free(&e);
         }
+}
+
+START_TEST(a2_stale_slots)
+{
+    for_each_choice(stale_slots);
 }
 END_TEST
 
@@ -139,10 +164,10 @@ START_TEST(a4_equal_prompts_together)
 }
 END_TEST
 
-START_TEST(a5_hits_and_misses_in_a_batch)
+static void hits_and_misses(const struct kernel_choice *choice)
 {
     static const size_t lengths[] = {3 * CHUNK, 2 * CHUNK + 5, 2 * CHUNK + 9, 1};
-    struct cattn_config config = engine_config(60 * CHUNK);
+    struct cattn_config config = config_of(choice, 60 * CHUNK);
     struct engine e;
     struct toy toys[4];
     struct engine_item items[4];
@@ -166,6 +191,11 @@ START_TEST(a5_hits_and_misses_in_a_batch)
         engine_close(&e, &toys[i]);
     engine_free(&e);
 }
+
+START_TEST(a5_hits_and_misses_in_a_batch)
+{
+    for_each_choice(hits_and_misses);
+}
 END_TEST
 
 static void alone(struct cattn_config config, const int32_t *tokens, size_t n)
@@ -182,7 +212,7 @@ static void alone(struct cattn_config config, const int32_t *tokens, size_t n)
     engine_free(&e);
 }
 
-START_TEST(a6_chunk_counts_and_sizes)
+static void chunk_counts_and_sizes(const struct kernel_choice *choice)
 {
     int32_t *tokens = calloc(3 * 256, sizeof *tokens);
     struct rng rng;
@@ -191,7 +221,7 @@ START_TEST(a6_chunk_counts_and_sizes)
     for (uint32_t c = 32; c <= 256; c *= 2) {
         size_t lengths[] = {c - 1, c, c + 1, 2 * c, 2 * c + 1, 3 * c - 1};
         for (size_t i = 0; i < 6; i++) {
-            struct cattn_config config = engine_config(0);
+            struct cattn_config config = config_of(choice, 0);
             config.chunk_tokens = c;
             config.head_dim = i % 2 ? 32 : 128;
             alone(config, tokens, lengths[i]);
@@ -199,15 +229,20 @@ START_TEST(a6_chunk_counts_and_sizes)
     }
     free(tokens);
 }
+
+START_TEST(a6_chunk_counts_and_sizes)
+{
+    for_each_choice(chunk_counts_and_sizes);
+}
 END_TEST
 
 START_TEST(a7_every_length)
 {
-    struct cattn_config config = engine_config(6 * CHUNK);
-    for (unsigned k = 0; cattn_kernel_name(k); k++) {
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++) {
+        struct cattn_config config = config_of(&choice, 6 * CHUNK);
         struct engine e;
         struct toy toy;
-        config.kernel = cattn_kernel_name(k);
         engine_init(&e, &config, 7);
         e.guard = GUARD_END;
         engine_open(&e, &toy, 0, NULL, 0);
@@ -223,22 +258,20 @@ END_TEST
 START_TEST(a8_head_sizes)
 {
     static const uint32_t sizes[] = {1, 2, 3, 7, 8, 16, 24, 40, 48, 72, 80, 96, 112, 120, 127, 128, 160, 192, 256};
-    for (unsigned k = 0; cattn_kernel_name(k); k++)
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            for (uint32_t kv_dtype = CATTN_F32; kv_dtype <= CATTN_BF16; kv_dtype++) {
-                struct cattn_config config = engine_config(4 * CHUNK);
-                struct engine e;
-                struct toy toy;
-                int32_t tokens[CHUNK + 3] = {0};
-                config.kernel = cattn_kernel_name(k);
-                config.head_dim = sizes[i];
-                config.kv_dtype = kv_dtype;
-                engine_init(&e, &config, i);
-                e.guard = i % 2 ? GUARD_END : GUARD_START;
-                engine_prefill(&e, &toy, 0, tokens, CHUNK + 3, 0);
-                engine_close(&e, &toy);
-                engine_free(&e);
-            }
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            struct cattn_config config = config_of(&choice, 4 * CHUNK);
+            struct engine e;
+            struct toy toy;
+            int32_t tokens[CHUNK + 3] = {0};
+            config.head_dim = sizes[i];
+            engine_init(&e, &config, i);
+            e.guard = i % 2 ? GUARD_END : GUARD_START;
+            engine_prefill(&e, &toy, 0, tokens, CHUNK + 3, 0);
+            engine_close(&e, &toy);
+            engine_free(&e);
+        }
 }
 END_TEST
 
@@ -246,63 +279,14 @@ START_TEST(a9_head_ratios)
 {
     static const uint32_t ratios[][2] = {{5, 1}, {12, 2}, {28, 4}, {24, 4}, {9, 3}, {64, 4}, {71, 1}, {6, 1}, {7, 7}};
     int32_t tokens[CHUNK + 5] = {0};
-    for (unsigned k = 0; cattn_kernel_name(k); k++)
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++)
         for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++) {
-            struct cattn_config config = engine_config(0);
-            config.kernel = cattn_kernel_name(k);
+            struct cattn_config config = config_of(&choice, 0);
             config.n_heads = ratios[i][0];
             config.n_kv_heads = ratios[i][1];
             alone(config, tokens, CHUNK + 5);
         }
-}
-END_TEST
-
-static void prefill_for_child(struct engine *e, struct toy *toy, uint32_t n_threads)
-{
-    struct cattn_config config = engine_config(10 * CHUNK);
-    int32_t tokens[CHUNK + 3] = {0};
-    config.n_threads = n_threads;
-    config.n_heads = config.n_kv_heads = 4;
-    engine_init(e, &config, 14);
-    engine_prefill(e, toy, 0, tokens, CHUNK + 3, 0);
-}
-
-/* A14: a child of a process that has computed computes, too: with its parent's cache, and with one of its own. */
-static void in_child(uint32_t n_threads, int own_cache)
-{
-    struct engine e, own;
-    struct toy toy, own_toy;
-    prefill_for_child(&e, &toy, n_threads);
-    pid_t child = fork();
-    ck_assert_int_ge(child, 0);
-    if (child == 0) {
-        signal(SIGALRM, SIG_DFL); /* not Check's handler, which kills the test as well */
-        alarm(60);
-        if (own_cache) {
-            prefill_for_child(&own, &own_toy, n_threads);
-            decode(&own, &own_toy, 1, 3);
-            engine_close(&own, &own_toy);
-            engine_free(&own);
-        } else {
-            decode(&e, &toy, 1, 3);
-        }
-        _exit(0);
-    }
-    int status = -1;
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child with %s cache: status %d",
-          own_cache ? "its own" : "its parent's", status);
-    decode(&e, &toy, 1, 3);
-    engine_close(&e, &toy);
-    engine_free(&e);
-}
-
-START_TEST(a14_after_fork)
-{
-    for (int own_cache = 0; own_cache <= 1; own_cache++) {
-        in_child(1, own_cache);
-        in_child(2, own_cache);
-    }
 }
 END_TEST
 
@@ -338,9 +322,9 @@ START_TEST(a16_used_slots_return_to_zero)
 }
 END_TEST
 
-START_TEST(a18_shared_partly_filled_tail)
+static void shared_tail(const struct kernel_choice *choice)
 {
-    struct cattn_config config = engine_config(20 * CHUNK);
+    struct cattn_config config = config_of(choice, 20 * CHUNK);
     struct engine e;
     struct toy toys[3];
     int32_t tokens[CHUNK + 5];
@@ -361,6 +345,11 @@ START_TEST(a18_shared_partly_filled_tail)
         engine_close(&e, &toys[i]);
     ck_assert_uint_eq(engine_stats(&e).used_slots, 0);
     engine_free(&e);
+}
+
+START_TEST(a18_shared_partly_filled_tail)
+{
+    for_each_choice(shared_tail);
 }
 END_TEST
 
@@ -462,12 +451,12 @@ START_TEST(a25_batch_of_one_and_of_none)
     static const uint32_t heads[][2] = {{1, 1}, {8, 2}};
     static const size_t lengths[] = {1, 2, CHUNK, CHUNK + 1};
     int32_t tokens[CHUNK + 1] = {0};
-    for (unsigned k = 0; cattn_kernel_name(k); k++)
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++)
         for (size_t h = 0; h < 2; h++)
             for (size_t l = 0; l < 4; l++)
                 for (uint32_t dim = 1; dim <= 64; dim *= 8) {
-                    struct cattn_config config = engine_config(0);
-                    config.kernel = cattn_kernel_name(k);
+                    struct cattn_config config = config_of(&choice, 0);
                     config.n_heads = heads[h][0];
                     config.n_kv_heads = heads[h][1];
                     config.head_dim = dim;
@@ -605,23 +594,22 @@ static void compare_spoilt(const struct cattn_config *config, enum spoilt what, 
 
 START_TEST(nan_is_seen)
 {
-    static const uint32_t forms[][3] = {{CATTN_F32, 32, 1}, {CATTN_F16, 128, 4}, {CATTN_BF16, 64, 2}};
-    for (unsigned k = 0; cattn_kernel_name(k); k++)
-        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-            struct cattn_config config = engine_config(4 * SPAN);
-            config.kernel = cattn_kernel_name(k);
-            config.kv_dtype = forms[i][0];
-            config.chunk_tokens = forms[i][1];
-            config.n_threads = forms[i][2];
-            size_t n = N_ROWS * config.n_heads * (config.head_dim + 1) * sizeof(float);
-            unsigned char *clean = malloc(2 * n);
-            spoilt_step(&config, NOTHING, clean);
-            for (int what = NOTHING; what < N_SPOILT; what++) {
-                spoilt_step(&config, (enum spoilt)what, clean + n);
-                compare_spoilt(&config, (enum spoilt)what, clean, clean + n);
-            }
-            free(clean);
+    static const uint32_t forms[][2] = {
+        [CATTN_F32] = {32, 1}, [CATTN_F16] = {128, 4}, [CATTN_BF16] = {64, 2}, [CATTN_I8] = {64, 3}};
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++) {
+        struct cattn_config config = config_of(&choice, 4 * SPAN);
+        config.chunk_tokens = forms[choice.kv_dtype][0];
+        config.n_threads = forms[choice.kv_dtype][1];
+        size_t n = N_ROWS * config.n_heads * (config.head_dim + 1) * sizeof(float);
+        unsigned char *clean = malloc(2 * n);
+        spoilt_step(&config, NOTHING, clean);
+        for (int what = NOTHING; what < N_SPOILT; what++) {
+            spoilt_step(&config, (enum spoilt)what, clean + n);
+            compare_spoilt(&config, (enum spoilt)what, clean, clean + n);
         }
+        free(clean);
+    }
 }
 END_TEST
 
@@ -681,14 +669,14 @@ START_TEST(rounding_mode_of_the_caller)
 {
 #if defined(FE_UPWARD) && defined(FE_DOWNWARD) && defined(FE_TOWARDZERO)
     static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
-    struct cattn_config config = engine_config(8 * CHUNK);
-    config.head_dim = 40;
-    for (unsigned k = 0; cattn_kernel_name(k); k++) {
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++) {
+        struct cattn_config config = config_of(&choice, 8 * CHUNK);
         struct engine e;
         struct toy toy;
         struct cattn_io io;
         int32_t tokens[2 * CHUNK] = {0};
-        config.kernel = cattn_kernel_name(k);
+        config.head_dim = 40;
         engine_init(&e, &config, 34);
         engine_open(&e, &toy, 0, NULL, 0);
         struct engine_item item = {.toy = &toy, .tokens = tokens, .n_tokens = 2 * CHUNK};
@@ -734,16 +722,16 @@ static void *run_on_small_stack(void *argument)
 
 START_TEST(small_stack)
 {
-    struct cattn_config config = engine_config(100 * CHUNK);
+    struct kernel_choice choice;
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
     ck_assert_int_eq(pthread_attr_setstacksize(&attributes, 256 * 1024), 0);
-    for (unsigned k = 0; cattn_kernel_name(k); k++) {
+    for (unsigned k = 0; kernel_choice(k, &choice); k++) {
+        struct cattn_config config = config_of(&choice, 100 * CHUNK);
         struct engine e;
-        config.kernel = cattn_kernel_name(k);
         config.head_dim = 256;
-        config.n_heads = 32;
+        config.n_heads = 8;
         config.n_threads = 1;
         engine_init(&e, &config, 32);
         e.check_rows = 1;
@@ -780,6 +768,25 @@ START_TEST(destroyed_while_open)
 }
 END_TEST
 
+/* The numbers of passes do not run out: a step that has counted through all of them goes on. */
+START_TEST(more_passes_than_numbers)
+{
+    struct cattn_config config = engine_config(8 * CHUNK);
+    struct engine e;
+    struct toy toy;
+    engine_init(&e, &config, 36);
+    engine_open(&e, &toy, 0, NULL, 0);
+    for (int form = 0; form < N_FORMS; form++) {
+        e.form = (enum engine_form)form;
+        e.step->n_passes = UINT32_MAX - 1;
+        for (int32_t i = 0; i < 4; i++)
+            decode(&e, &toy, 1, i);
+    }
+    engine_close(&e, &toy);
+    engine_free(&e);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = suite_case("cases");
@@ -792,7 +799,6 @@ int main(void)
     tcase_add_test(tcase, a7_every_length);
     tcase_add_test(tcase, a8_head_sizes);
     tcase_add_test(tcase, a9_head_ratios);
-    tcase_add_test(tcase, a14_after_fork);
     tcase_add_test(tcase, a16_used_slots_return_to_zero);
     tcase_add_test(tcase, a18_shared_partly_filled_tail);
     tcase_add_test(tcase, a19_cancel_at_any_point);
@@ -804,5 +810,6 @@ int main(void)
     tcase_add_test(tcase, rounding_mode_of_the_caller);
     tcase_add_test(tcase, small_stack);
     tcase_add_test(tcase, destroyed_while_open);
+    tcase_add_test(tcase, more_passes_than_numbers);
     return suite_run(tcase);
 }

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "support/engine.h"
 #include "support/suite.h"
+#include "support/variant.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static int begin(struct engine *e, struct toy *toy, const int32_t *tokens, uint3
 }
 
 /* A few sequences that share a prompt in part, prefilled and decoded in one form.  The trace is of the first. */
-static struct trace *run(uint32_t n_threads, enum engine_form form, uint32_t nth)
+static struct trace *run(uint32_t n_threads, enum engine_form form, uint32_t nth, const struct cattn_variant *variant)
 {
     struct cattn_config config = parts_config(n_threads);
     struct engine e;
@@ -36,6 +37,7 @@ static struct trace *run(uint32_t n_threads, enum engine_form form, uint32_t nth
     engine_init(&e, &config, 1);
     e.form = form;
     e.nth = nth;
+    e.variant = variant;
     e.check_rows = 4;
     random_tokens(&e.rng, tokens[0], N_TOYS * LENGTH, 1000);
     for (size_t i = 0; i < N_TOYS; i++) {
@@ -57,34 +59,58 @@ static struct trace *run(uint32_t n_threads, enum engine_form form, uint32_t nth
     return trace;
 }
 
+/* The plain one, one with all there is, one with a window alone. */
+enum { N_VARIANTS = 3 };
+
+static struct cattn_variant *variant_number(size_t i, uint32_t n_heads, size_t length)
+{
+    static const unsigned parts[N_VARIANTS] = {0, VARIANT_ALL, VARIANT_WINDOW};
+    struct cattn_variant *variant = variant_new(n_heads);
+    variant_draw(variant, parts[i], i, n_heads, CHUNK, length);
+    if (parts[i]) {
+        variant->window = (uint32_t)length / 3;
+        variant->n_sink_tokens = 4;
+    }
+    return variant;
+}
+
 START_TEST(any_number_of_shares)
 {
     /* Fewer than, as many as, and more than the threads and the heads. */
     static const uint32_t threads[] = {1, 2, 3, 8}, shares[] = {1, 2, 3, 5, 8, 64};
-    struct trace *reference = run(1, FORM_ATTEND, 0);
+    struct trace *references[N_VARIANTS];
+    struct cattn_variant *variants[N_VARIANTS];
+    for (size_t v = 0; v < N_VARIANTS; v++) {
+        variants[v] = variant_number(v, parts_config(1).n_heads, LENGTH);
+        references[v] = run(1, FORM_ATTEND, 0, variants[v]);
+    }
     for (size_t t = 0; t < 4; t++)
         for (size_t s = 0; s < 6; s++)
             for (int form = FORM_PARTS; form < N_FORMS; form++) {
-                struct trace *trace = run(threads[t], (enum engine_form)form, shares[s]);
-                CHECK(trace_differences(reference, trace) == 0, "form %d, %u threads, %u shares", form, threads[t],
-                      shares[s]);
+                const size_t v = (t + s + (size_t)form) % N_VARIANTS;
+                struct trace *trace = run(threads[t], (enum engine_form)form, shares[s], variants[v]);
+                CHECK(trace_differences(references[v], trace) == 0, "form %d, %u threads, %u shares, variant %zu", form,
+                      threads[t], shares[s], v);
                 trace_free(trace);
             }
-    trace_free(reference);
+    for (size_t v = 0; v < N_VARIANTS; v++) {
+        trace_free(references[v]);
+        variant_free(variants[v]);
+    }
 }
 END_TEST
 
 START_TEST(most_shares)
 {
-    struct trace *trace = run(2, FORM_PARTS, 1024);
+    struct trace *trace = run(2, FORM_PARTS, 1024, NULL);
     trace_free(trace);
-    trace = run(2, FORM_WRITE_PARTS, 1024);
+    trace = run(2, FORM_WRITE_PARTS, 1024, NULL);
     trace_free(trace);
 }
 END_TEST
 
 /* Long enough that spans are split among shares; one KV head, so that nothing else can be. */
-START_TEST(shares_of_spans)
+static void share_spans(size_t v)
 {
     enum { LONG = 3 * 1024 + 100, N_DECODED = 6 };
     int32_t *tokens = malloc((LONG + N_DECODED) * sizeof *tokens);
@@ -98,6 +124,8 @@ START_TEST(shares_of_spans)
         config.chunk_tokens = 64;
         engine_init(&e, &config, 2);
         random_tokens(&e.rng, tokens, LONG + N_DECODED, 1000);
+        struct cattn_variant *variant = variant_number(v, config.n_heads, LONG);
+        e.variant = variant;
         e.form = FORM_WRITE;
         engine_prefill(&e, &toy, 0, tokens, LONG, 0);
         e.form = (enum engine_form)form;
@@ -107,16 +135,23 @@ START_TEST(shares_of_spans)
         engine_feed(&e, &toy, tokens + LONG + 1, 3);
         engine_feed(&e, &toy, tokens + LONG + 4, 2);
         if (reference) {
-            CHECK(trace_differences(reference, toy.trace) == 0, "form %d", form);
+            CHECK(trace_differences(reference, toy.trace) == 0, "form %d, variant %zu", form, v);
             trace_free(toy.trace);
         } else {
             reference = toy.trace;
         }
         engine_close(&e, &toy);
         engine_free(&e);
+        variant_free(variant);
     }
     trace_free(reference);
     free(tokens);
+}
+
+START_TEST(shares_of_spans)
+{
+    for (size_t v = 0; v < N_VARIANTS; v++)
+        share_spans(v);
 }
 END_TEST
 

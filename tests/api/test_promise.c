@@ -6,6 +6,7 @@
 #include "support/dtype.h"
 #include "support/engine.h"
 #include "support/suite.h"
+#include "support/variant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,23 +27,73 @@ static void same_bits(const struct trace *expected, const struct trace *got, con
 #endif
 }
 
+/* Each part of a variant alone, all of them, and none. */
+static const unsigned variants[] = {0,
+                                    VARIANT_WINDOW,
+                                    VARIANT_ALL,
+                                    VARIANT_WINDOW | VARIANT_ALIBI,
+                                    VARIANT_SOFTCAP,
+                                    VARIANT_ALIBI,
+                                    VARIANT_SINKS,
+                                    VARIANT_SCALE};
+enum { N_VARIANTS = sizeof variants / sizeof *variants };
+
+/* Values that matter to the result, so that a mistake would be seen: drawn ones may see no more than a token. */
+static struct cattn_variant *variant_of(unsigned parts, uint32_t n_heads, uint32_t chunk, uint32_t window)
+{
+    struct cattn_variant *variant = variant_new(n_heads);
+    variant_draw(variant, parts & ~(unsigned)VARIANT_ALIBI, parts, n_heads, chunk, window);
+    if (parts & VARIANT_WINDOW) {
+        variant->window = window;
+        variant->n_sink_tokens = parts & VARIANT_ALIBI ? 4 : chunk + 1;
+    }
+    if (parts & VARIANT_SOFTCAP)
+        variant->softcap = 3;
+    if (parts & VARIANT_ALIBI) {
+        static const float slopes[] = {0.01f, -0.003f, 0, 0x1p-5f, 0.1f, -0.01f};
+        variant->alibi_slopes = slopes; /* as many as the heads of any test here */
+    }
+    return variant;
+}
+
 typedef void promise_test(const struct cattn_config *config);
 
-/* Calls the test with every exact kernel and stored data type. */
+#ifdef EXPECT_DIFFERENCE
+enum { LONG_VARIANTS = 2, FEW_LONG_VARIANTS = 2 };
+#else
+enum { LONG_VARIANTS = 4, FEW_LONG_VARIANTS = 2 };
+#endif
+
+/* With EXPECT_DIFFERENCE: since n_broken was `before`. */
+static void must_be_broken(size_t before, const char *kernel, const struct cattn_variant *variant)
+{
+#ifdef EXPECT_DIFFERENCE
+    CHECK(n_broken > before, "%s: the promise holds; %s", kernel, variant_text(variant));
+#else
+    (void)before, (void)kernel, (void)variant;
+#endif
+}
+
+/* Calls the test with every exact kernel and stored data type; one of these is enough to see the promise broken. */
 static void for_each_kernel(promise_test *test)
 {
-    for (uint32_t kv_dtype = CATTN_F32; kv_dtype <= CATTN_BF16; kv_dtype++)
-        for (unsigned i = 0; exact_kernel(i, CATTN_F32, kv_dtype); i++) {
-            struct cattn_config config = engine_config(0);
-            config.backend = "cpu";
-            config.kernel = exact_kernel(i, CATTN_F32, kv_dtype);
-            config.kv_dtype = kv_dtype;
-            test(&config);
-        }
-    ck_assert_uint_gt(n_compared, 0);
+    struct kernel_choice choice;
+    const char *before = NULL;
+    for (unsigned i = 0; kernel_choice(i, &choice); i++) {
+        struct cattn_config config = engine_config(0);
 #ifdef EXPECT_DIFFERENCE
-    CHECK(n_broken > 0, "%zu comparisons, and the promise holds", n_compared);
+        if (choice.kernel == before)
+            continue;
 #endif
+        before = choice.kernel;
+        config.backend = "cpu";
+        config.kernel = choice.kernel;
+        config.kv_dtype = choice.kv_dtype;
+        if (choice.exact)
+            test(&config);
+    }
+    (void)before;
+    ck_assert_uint_gt(n_compared, 0);
 }
 
 #ifndef EXPECT_DIFFERENCE
@@ -58,6 +109,7 @@ struct scene {
     uint32_t piece;
     uint32_t threads;
     enum engine_form form;
+    const struct cattn_variant *variant;
 };
 
 enum { MAX_BATCH = 33, PROMPT = 2 * 32 + 21, DECODED = 14, LENGTH = PROMPT + DECODED };
@@ -65,9 +117,9 @@ enum { MAX_BATCH = 33, PROMPT = 2 * 32 + 21, DECODED = 14, LENGTH = PROMPT + DEC
 static void describe(const struct scene *s, const struct cattn_config *c, char *text, size_t size)
 {
     static const char *const names[] = {"nothing", "a chunk", "all"};
-    snprintf(text, size, "%s, kv %s: batch of %u that shares %s, %s, pieces of %u, %u threads, form %d", c->kernel,
+    snprintf(text, size, "%s, kv %s: batch of %u that shares %s, %s, pieces of %u, %u threads, form %d; %s", c->kernel,
              dtype_name(c->kv_dtype), s->batch, names[s->sharing], s->cached ? "cached" : "cold", s->piece, s->threads,
-             (int)s->form);
+             (int)s->form, variant_text(s->variant));
 }
 
 /* The next tokens of all members in one step: the subject's own, the mates' as long as they need them. */
@@ -98,6 +150,7 @@ static struct trace *run_scene(const struct cattn_config *base, const struct sce
     engine_init(&e, &config, s->batch);
     e.unchecked = 1;
     e.nth = s->threads;
+    e.variant = s->variant;
     random_tokens(&e.rng, texts[0], MAX_BATCH * LENGTH, 1000);
     memcpy(texts[0], subject, sizeof *texts);
     size_t common = s->sharing == SHARE_NOTHING ? 0 : s->sharing == SHARE_CHUNK ? config.chunk_tokens : PROMPT;
@@ -127,14 +180,14 @@ static struct trace *run_scene(const struct cattn_config *base, const struct sce
 static void check_scene(const struct cattn_config *config, const struct scene *s, const int32_t *subject,
                         const struct trace *reference)
 {
-    char text[300];
+    char text[400];
     struct trace *trace = run_scene(config, s, subject);
     describe(s, config, text, sizeof text);
     same_bits(reference, trace, text);
     trace_free(trace);
 }
 
-static void batches(const struct cattn_config *base)
+static void batches_of(const struct cattn_config *base, unsigned parts)
 {
     static const uint32_t sizes[] = {1, 2, 8, 33}, pieces[] = {1000, 7, 33, 1};
     struct cattn_config config = *base;
@@ -143,24 +196,35 @@ static void batches(const struct cattn_config *base)
     config.head_dim = 20;
     struct rng rng;
     int32_t subject[LENGTH];
-    rng_init(&rng, 1);
+    rng_init(&rng, 1 + parts);
     random_tokens(&rng, subject, LENGTH, 1000);
-    struct trace *reference = run_scene(&config, &(struct scene){.batch = 1, .piece = 1000, .threads = 1}, subject);
+    struct cattn_variant *variant = variant_of(parts, config.n_heads, config.chunk_tokens, 29);
+    const struct scene alone = {.batch = 1, .piece = 1000, .threads = 1, .variant = variant};
+    struct trace *reference = run_scene(&config, &alone, subject);
     ck_assert_uint_eq(trace_known(reference), LENGTH);
     for (size_t i = 0; i < 4 * 3 * 2 * 4 * 3; i++) {
         struct scene s = {.batch = sizes[i % 4],
                           .sharing = (enum sharing)(i / 4 % 3),
                           .cached = i / 12 % 2,
                           .piece = pieces[i / 24 % 4],
-                          .threads = (uint32_t)(i / 96 + 1)};
+                          .threads = (uint32_t)(i / 96 + 1),
+                          .variant = variant};
         s.form = (enum engine_form)rng_below(&rng, FORM_THREADS);
         if (s.piece == 1 && s.batch > 2)
             continue;
-        /* The stored type changes the kernel's loads, not the schedule: a part of the product will do. */
-        if (config.kv_dtype == CATTN_F32 || test_full() || rng_chance(&rng, 25))
+        /* The stored type changes the kernel's loads and the variant its scores, not the schedule: a part of the
+         * product will do. */
+        if (test_full() || rng_chance(&rng, parts ? 6 : config.kv_dtype == CATTN_F32 ? 100 : 25))
             check_scene(&config, &s, subject, reference);
     }
     trace_free(reference);
+    variant_free(variant);
+}
+
+static void batches(const struct cattn_config *config)
+{
+    for (size_t v = 0; v < N_VARIANTS; v++)
+        batches_of(config, variants[v]);
 }
 
 #endif
@@ -170,8 +234,9 @@ static void batches(const struct cattn_config *base)
 enum { LONG = 3 * SPAN + 190, LAST = 40, ROWS = 33 };
 
 /* Prefill in pieces, all rows attended, then the last tokens one by one. */
-static struct trace *run_long(const struct cattn_config *base, const int32_t *tokens, uint32_t piece, uint32_t threads,
-                              enum engine_form form, size_t check_rows)
+static struct trace *run_long(const struct cattn_config *base, const struct cattn_variant *variant,
+                              const int32_t *tokens, uint32_t piece, uint32_t threads, enum engine_form form,
+                              size_t check_rows)
 {
     struct cattn_config config = *base;
     config.n_threads = threads;
@@ -181,6 +246,7 @@ static struct trace *run_long(const struct cattn_config *base, const int32_t *to
     engine_init(&e, &config, 3);
     e.form = form;
     e.nth = threads;
+    e.variant = variant;
     e.check_rows = check_rows;
     e.unchecked = check_rows == 0;
     engine_open(&e, &toy, 0, NULL, 0);
@@ -206,29 +272,47 @@ static struct cattn_config long_config(const struct cattn_config *base)
     return config;
 }
 
-static void long_alone(const struct cattn_config *base)
+/* A window that passes over a whole span and more. */
+enum { LONG_WINDOW = 700 };
+
+static void long_alone_of(const struct cattn_config *base, unsigned parts, const int32_t *tokens)
 {
     static const uint32_t pieces[] = {LONG, 1000, 257};
     struct cattn_config config = long_config(base);
+    struct cattn_variant *variant = variant_of(parts, config.n_heads, config.chunk_tokens, LONG_WINDOW);
+    struct trace *reference = run_long(&config, variant, tokens, LONG, 1, FORM_ATTEND, 4);
+    const size_t broken = n_broken;
+    ck_assert_uint_eq(trace_known(reference), LONG);
+    for (uint32_t threads = 1; threads <= 3; threads++)
+        for (size_t i = 0; i < 3; i++) {
+            char text[400];
+            enum engine_form form = i == 0 ? FORM_ATTEND : i == 1 ? FORM_WRITE_PARTS : FORM_WRITE_ATTEND;
+            if (config.kv_dtype != CATTN_F32 && !test_full() && (i == 0 || threads == 2))
+                continue;
+            if (parts && !test_full() && (i == 0 || threads != 3))
+                continue;
+            struct trace *trace = run_long(&config, variant, tokens, pieces[i], threads, form, 0);
+            snprintf(text, sizeof text, "%s, kv %s: long, pieces of %u, %u threads, form %d; %s", config.kernel,
+                     dtype_name(config.kv_dtype), pieces[i], threads, (int)form, variant_text(variant));
+            same_bits(reference, trace, text);
+            trace_free(trace);
+        }
+    must_be_broken(broken, config.kernel, variant);
+    trace_free(reference);
+    variant_free(variant);
+}
+
+static void long_alone(const struct cattn_config *config)
+{
     struct rng rng;
     int32_t *tokens = malloc(LONG * sizeof *tokens);
     rng_init(&rng, 2);
     random_tokens(&rng, tokens, LONG, 1000);
-    struct trace *reference = run_long(&config, tokens, LONG, 1, FORM_ATTEND, 4);
-    ck_assert_uint_eq(trace_known(reference), LONG);
-    for (uint32_t threads = 1; threads <= 3; threads++)
-        for (size_t i = 0; i < 3; i++) {
-            char text[200];
-            enum engine_form form = i == 0 ? FORM_ATTEND : i == 1 ? FORM_WRITE_PARTS : FORM_WRITE_ATTEND;
-            if (config.kv_dtype != CATTN_F32 && !test_full() && (i == 0 || threads == 2))
-                continue;
-            struct trace *trace = run_long(&config, tokens, pieces[i], threads, form, 0);
-            snprintf(text, sizeof text, "%s, kv %s: long, pieces of %u, %u threads, form %d", config.kernel,
-                     dtype_name(config.kv_dtype), pieces[i], threads, (int)form);
-            same_bits(reference, trace, text);
-            trace_free(trace);
-        }
-    trace_free(reference);
+    for (size_t v = 0; v < (test_full()                     ? N_VARIANTS
+                            : config->kv_dtype == CATTN_F32 ? LONG_VARIANTS
+                                                            : FEW_LONG_VARIANTS);
+         v++)
+        long_alone_of(config, variants[v], tokens);
     free(tokens);
 }
 
@@ -238,7 +322,7 @@ static void with_mate(struct engine *e, struct toy *subject, size_t common, cons
                       const struct trace *reference, uint32_t threads)
 {
     struct toy mate;
-    char text[200];
+    char text[400];
     int32_t *own = malloc((common + SPAN) * sizeof *own);
     size_t length = common + (rng_chance(&e->rng, 30) ? rng_between(&e->rng, 300, SPAN) : rng_between(&e->rng, 3, 70));
     random_tokens(&e->rng, own, length, 1000);
@@ -255,17 +339,17 @@ static void with_mate(struct engine *e, struct toy *subject, size_t common, cons
         {.toy = subject, .tokens = tokens + subject->length, .n_tokens = rows, .min_rows = rows}};
     ck_assert_int_eq(engine_begin(e, items, 2), CATTN_OK);
     engine_layers(e);
-    snprintf(text, sizeof text, "%s, kv %s, chunk %u: %zu tokens shared, %u rows, %u threads, form %d",
-             e->config.kernel, dtype_name(e->config.kv_dtype), e->config.chunk_tokens, common, rows, threads,
-             (int)form);
+    snprintf(text, sizeof text, "%s, kv %s, chunk %u: %zu tokens shared, %u rows, %u threads, form %d; %s",
+             e->config.kernel, dtype_name(e->config.kv_dtype), e->config.chunk_tokens, common, rows, threads, (int)form,
+             variant_text(e->variant));
     same_bits(reference, subject->trace, text);
     engine_abort(e);
     engine_close(e, &mate);
     free(own);
 }
 
-static void shared_ends(const struct cattn_config *config, const int32_t *tokens, uint32_t threads,
-                        const struct trace *reference)
+static void shared_ends(const struct cattn_config *config, const struct cattn_variant *variant, const int32_t *tokens,
+                        uint32_t threads, const struct trace *reference)
 {
     struct cattn_config own = *config;
     own.n_threads = threads;
@@ -275,6 +359,7 @@ static void shared_ends(const struct cattn_config *config, const int32_t *tokens
     engine_init(&e, &own, threads);
     e.unchecked = 1;
     e.nth = threads;
+    e.variant = variant;
     e.form = FORM_WRITE;
     engine_prefill(&e, &subject, 0, tokens, LONG - LAST, 0);
     subject.trace = trace_new(&e, LONG);
@@ -289,6 +374,19 @@ static void shared_ends(const struct cattn_config *config, const int32_t *tokens
     engine_free(&e);
 }
 
+static void long_shared_of(const struct cattn_config *config, unsigned parts, const int32_t *tokens)
+{
+    struct cattn_variant *variant = variant_of(parts, config->n_heads, config->chunk_tokens, LONG_WINDOW);
+    struct trace *reference = run_long(config, variant, tokens, LONG, 1, FORM_ATTEND, 4);
+    const size_t broken = n_broken;
+    if (!parts || test_full())
+        shared_ends(config, variant, tokens, 1, reference);
+    shared_ends(config, variant, tokens, 3, reference);
+    must_be_broken(broken, config->kernel, variant);
+    trace_free(reference);
+    variant_free(variant);
+}
+
 static void long_shared(const struct cattn_config *base)
 {
     struct rng rng;
@@ -300,10 +398,10 @@ static void long_shared(const struct cattn_config *base)
         config.chunk_tokens = chunk;
         if (config.kv_dtype != CATTN_F32 && chunk != 64 && !test_full())
             continue;
-        struct trace *reference = run_long(&config, tokens, LONG, 1, FORM_ATTEND, 4);
-        shared_ends(&config, tokens, 1, reference);
-        shared_ends(&config, tokens, 3, reference);
-        trace_free(reference);
+        long_shared_of(&config, 0, tokens);
+        for (size_t v = 1; v < N_VARIANTS; v++)
+            if (test_full() || (chunk == 128 && v < 3))
+                long_shared_of(&config, variants[v], tokens);
     }
     free(tokens);
 }

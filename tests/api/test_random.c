@@ -1,6 +1,7 @@
 /* Random scripts against a naive model: lists of tokens, and the set of prefixes that were published. */
 #include "support/engine.h"
 #include "support/suite.h"
+#include "support/variant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ struct actor {
 
 struct world {
     struct engine e;
+    struct cattn_variant *variant; /* another one in each step */
     struct actor actors[MAX_TOYS];
     int32_t documents[N_DOCUMENTS][LONGEST];
     struct set published; /* ever */
@@ -432,6 +434,8 @@ static void step(struct world *w)
     e->nth = (uint32_t)rng_between(&e->rng, 1, 5);
     e->guard = (enum guard_side)rng_below(&e->rng, 3);
     e->pad = rng_chance(&e->rng, 30) ? 3 : 0;
+    variant_draw(w->variant, variant_parts(&e->rng), rng_next(&e->rng), e->config.n_heads, CHUNK, LONGEST);
+    e->variant = rng_chance(&e->rng, 80) ? w->variant : NULL;
     begin(w, b);
     compare(w);
     if (w->step_open) {
@@ -466,16 +470,17 @@ static struct cattn_config world_config(struct world *w, uint64_t number)
 {
     static const uint32_t heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {3, 3}};
     static const uint64_t pools[] = {2, 3, 5, 8, 12, 20, 40, 400};
-    const char *kernel = NULL;
-    unsigned n_kernels = 0;
+    struct kernel_choice choice;
+    unsigned n_choices = 0;
     struct rng *r = &w->e.rng;
     rng_init(r, number);
-    while (cattn_kernel_name(n_kernels))
-        n_kernels++;
-    kernel = cattn_kernel_name((unsigned)(number % n_kernels));
-    struct cattn_config config = engine_config(CHUNK * pools[number / n_kernels % 8]);
+    while (kernel_choice(n_choices, &choice))
+        n_choices++;
+    ck_assert(kernel_choice((unsigned)(number % n_choices), &choice));
+    struct cattn_config config = engine_config(CHUNK * pools[number / n_choices % 8]);
     const uint32_t *shape = heads[rng_below(r, 4)];
-    config.kernel = kernel;
+    config.kernel = choice.kernel;
+    config.kv_dtype = choice.kv_dtype;
     config.n_layers = 2;
     config.n_heads = shape[0];
     config.n_kv_heads = shape[1];
@@ -492,6 +497,7 @@ static void script(uint64_t number, size_t n_calls, size_t *seen)
     struct cattn_config config = world_config(w, number);
     engine_init(&w->e, &config, number + 1);
     w->e.check_rows = 3;
+    w->variant = variant_new(config.n_heads);
     w->retains = !(config.flags & CATTN_NO_RETAIN);
     w->poison = number % 3 == 0 ? 20 : 0;
     for (size_t i = 0; i < N_DOCUMENTS; i++)
@@ -509,6 +515,7 @@ static void script(uint64_t number, size_t n_calls, size_t *seen)
     free(w->published.hashes);
     free(w->sure.hashes);
     engine_free(&w->e);
+    variant_free(w->variant);
     free(w);
 }
 

@@ -333,7 +333,7 @@ static void load_number(const struct cattn_layout *layout, const void *q, uint32
 }
 
 static void count(const struct cattn_rows *all, const uint32_t *slots, uint32_t n_chunks, uint64_t first,
-                  const uint32_t *rows, uint32_t n_rows, const unsigned char *next)
+                  const uint32_t *rows, uint32_t n_rows, const unsigned char *const *next)
 {
     (void)slots, (void)next;
     for (uint32_t r = 0; r < n_rows; r++) {

@@ -44,7 +44,7 @@ static void check_places(const struct cattn_layout *l, size_t (*index)(const str
 
 START_TEST(places)
 {
-    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_BF16; dtype++)
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_I8; dtype++)
         for (uint32_t chunk = 32; chunk <= 256; chunk *= 2)
             for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
                 struct cattn_shape shape = shape_of(dtype, dims[i], dims[(i + 3) % 10], chunk, 5);
@@ -55,7 +55,9 @@ START_TEST(places)
                 ck_assert_uint_eq(l.v_offset % 64, 0);
                 ck_assert_uint_eq(l.block_bytes % 64, 0);
                 ck_assert_uint_ge(l.v_offset, (size_t)chunk * l.k_pad * dtype_size(dtype));
-                ck_assert_uint_ge(l.block_bytes - l.v_offset, (size_t)chunk * l.v_pad * dtype_size(dtype));
+                size_t scales = dtype == CATTN_I8 ? 2 * chunk * sizeof(float) : 0;
+                ck_assert_uint_ge(l.scales_offset - l.v_offset, (size_t)chunk * l.v_pad * dtype_size(dtype));
+                ck_assert_uint_eq(l.block_bytes - l.scales_offset, scales);
             }
 }
 END_TEST
@@ -130,23 +132,38 @@ static void write_all(struct fixture *f, struct cattn_work_write *writes, size_t
         cattn_pool_write(&f->pool, &work, &call, head);
 }
 
+static const unsigned char *block_of(const struct fixture *f, uint32_t layer, uint32_t head, uint32_t slot)
+{
+    return cattn_pool_blocks(&f->pool, layer, head) + slot * f->pool.layout.block_bytes;
+}
+
 static double stored_k(const struct fixture *f, uint32_t layer, uint32_t head, uint32_t slot, size_t t, size_t d)
 {
     const struct cattn_layout *l = &f->pool.layout;
-    const unsigned char *block = cattn_pool_blocks(&f->pool, layer, head) + slot * l->block_bytes;
+    const unsigned char *block = block_of(f, layer, head, slot);
+    if (l->dtype == CATTN_I8)
+        return (block[cattn_k_index(l, t, d)] - 128) * (double)cattn_k_scales(l, block)[t];
     return dtype_load(l->dtype, block, cattn_k_index(l, t, d));
 }
 
 static double stored_v(const struct fixture *f, uint32_t layer, uint32_t head, uint32_t slot, size_t t, size_t d)
 {
     const struct cattn_layout *l = &f->pool.layout;
-    const unsigned char *block = cattn_pool_blocks(&f->pool, layer, head) + slot * l->block_bytes;
+    const unsigned char *block = block_of(f, layer, head, slot);
+    if (l->dtype == CATTN_I8)
+        return (int8_t)block[l->v_offset + cattn_v_index(l, t, d)] * (double)cattn_v_scales(l, block)[t];
     return dtype_load(l->dtype, block + l->v_offset, cattn_v_index(l, t, d));
 }
 
-static double given(const float *x, const struct fixture *f, uint32_t dim, size_t row, uint32_t head, size_t d)
+/* A vector as it should be stored, zero from dim to pad. */
+static const double *given(const float *x, const struct fixture *f, uint32_t dim, uint32_t pad, size_t row,
+                           uint32_t head)
 {
-    return d < dim ? dtype_round(f->shape.kv_dtype, x[(row * f->shape.n_kv_heads + head) * dim + d]) : 0;
+    static double vector[CATTN_MAX_HEAD_DIM];
+    for (size_t d = 0; d < pad; d++)
+        vector[d] = d < dim ? (double)x[(row * f->shape.n_kv_heads + head) * dim + d] : 0;
+    dtype_round_vector(f->shape.kv_dtype, vector, pad);
+    return vector;
 }
 
 /* Token t of the slot is row `row` of the last call, padding zero. */
@@ -154,10 +171,12 @@ static void expect_token(const struct fixture *f, uint32_t layer, uint32_t slot,
 {
     const struct cattn_layout *l = &f->pool.layout;
     for (uint32_t head = 0; head < f->shape.n_kv_heads; head++) {
+        const double *expected = given(f->k, f, l->k_dim, l->k_pad, row, head);
         for (size_t d = 0; d < l->k_pad; d++)
-            ck_assert(stored_k(f, layer, head, slot, t, d) == given(f->k, f, l->k_dim, row, head, d));
+            ck_assert(stored_k(f, layer, head, slot, t, d) == expected[d]);
+        expected = given(f->v, f, l->v_dim, l->v_pad, row, head);
         for (size_t d = 0; d < l->v_pad; d++)
-            ck_assert(stored_v(f, layer, head, slot, t, d) == given(f->v, f, l->v_dim, row, head, d));
+            ck_assert(stored_v(f, layer, head, slot, t, d) == expected[d]);
     }
 }
 
@@ -172,7 +191,7 @@ static void expect_clear_rest(const struct fixture *f, uint32_t layer, uint32_t 
 
 START_TEST(writes_are_found_again)
 {
-    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_BF16; dtype++)
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_I8; dtype++)
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
             struct cattn_shape shape = shape_of(dtype, dims[i], dims[(i + 5) % 10], 64, 4);
             struct fixture f;
@@ -198,11 +217,11 @@ START_TEST(writes_are_found_again)
 END_TEST
 
 /* A slot's life: taken full of NaN, written on, cut back, written on.  `dirty` is as the core keeps it. */
-START_TEST(dirty_rule)
+static void live_on(uint32_t dtype)
 {
     enum { CHUNK = 128, LIVES = 20, WRITES = 25 };
     struct fixture f;
-    struct cattn_shape shape = shape_of(CATTN_F16, 3, 5, CHUNK, 2);
+    struct cattn_shape shape = shape_of(dtype, 3, 5, CHUNK, 2);
     open_pool(&f, &shape, CHUNK);
     for (size_t life = 0; life < LIVES; life++) {
         uint32_t length = 0, dirty = 0;
@@ -234,12 +253,18 @@ START_TEST(dirty_rule)
     }
     close_pool(&f);
 }
+
+START_TEST(dirty_rule)
+{
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_I8; dtype++)
+        live_on(dtype);
+}
 END_TEST
 
 START_TEST(copies)
 {
     static const uint32_t lengths[] = {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100};
-    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_BF16; dtype++)
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_I8; dtype++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             struct cattn_shape shape = shape_of(dtype, 17, 33, 128, 3);
             struct fixture f;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# bench/attend runs every variant on small shapes, finds them right, and writes the CSV that was promised; it refuses bad
-# options.  Times are not looked at.
+# bench/attend runs every variant on small shapes, finds them right, and writes the CSV that was promised; it refuses
+# bad options.  Times are not looked at.
 . "$CATTN_SRCDIR/tests/api/common.sh"
 
 attend=$build/bench/attend
@@ -30,7 +30,7 @@ check() {
         !($12 > 0 && $13 > 0 && $13 <= $12 && $15 >= 0 && $16 >= 0) { print "times: " $0; exit 1 }
         {
             tokens = $1 == "paged" || $1 == "naive" ? $4 * ($9 + $10) : $9 + $4 * $10
-            bytes = tokens * 2 * $6 * $7 * ($3 == "f32" ? 4 : 2)
+            bytes = tokens * 2 * $6 * ($3 == "f32" ? 4 * $7 : $3 == "i8" ? $7 + 4 : 2 * $7)
             work = $1 == "read" ? 0 : 4 * $5 * $7 * $4 * ($9 + $10)
         }
         $14 != bytes { print "bytes: " $0; exit 1 }
@@ -67,6 +67,24 @@ run --variants $ours --dtype f16 --heads 6 --kv-heads 2 --batch 3 --shared 0 --c
     fail "f16"
 check "$tmp/f16.csv" f16 1e-2
 
+# Several rows of a sequence: the pairs of a row and a token that it sees are those of a trapezium.
+run --variants paper,$ours --batch 3 --rows 33 --heads 2 --kv-heads 1 --csv "$tmp/rows.csv" >"$tmp/rows.txt" ||
+    fail "rows"
+grep -q "^paper: SKIP: not supported" "$tmp/rows.txt" || fail "rows, paper: $(cat "$tmp/rows.txt")"
+awk -F, '
+    NR == 1 || $1 == "read" { next }
+    !($20 <= 1e-5) { print "error: " $0; exit 1 }
+    { work = 4 * 32 * 2 * 3 * 33 * (166 + 198) / 2 }
+    ($18 - work / $14) ^ 2 > 0.0001 { print "intensity: " $0; exit 1 }
+    { names = names $1 " " }
+    END { if (names != "paged+33rows paged_shared+33rows chunk+33rows ") { print names; exit 1 } }
+    ' "$tmp/rows.csv" || fail "rows"
+run --variants chunk --heads 1 --head-dim 16 --grid prefill --warm --csv - >"$tmp/prefill.csv" 2>/dev/null ||
+    fail "grid prefill"
+shapes=$(cut -d, -f1,4,9,10 "$tmp/prefill.csv" | tail -n +2 | tr '\n' ' ')
+[ "$shapes" = "chunk+128rows,1,2048,128 chunk+256rows,1,2048,256 chunk+512rows,1,2048,512 \
+chunk+128rows,1,4096,128 chunk+256rows,1,4096,256 chunk+512rows,1,4096,512 " ] || fail "grid prefill: $shapes"
+
 # What only this library does.  The numbers of a window are those of the tokens that are seen.
 run --variants naive,onednn,$ours --kv-heads 2 --softcap 20 --window 50 --sink-tokens 3 --alibi --sinks \
     --csv "$tmp/added.csv" >"$tmp/added.txt" || fail "attention that is not plain"
@@ -91,9 +109,22 @@ grid_of_variants() {
 grid_of_variants --dtype bf16
 grid_of_variants --kernel generic --heads 2 --kv-heads 1 --shared 0 --window 30 --sink-tokens 5
 
+run --dtype i8 --kv-heads 2 --csv "$tmp/i8.csv" >"$tmp/i8.txt" || fail "i8"
+check "$tmp/i8.csv" i8 5e-3
+for variant in paged paged_shared chunk; do
+    grep -q "^$variant,.*,i8," "$tmp/i8.csv" || grep -q "^$variant: SKIP: ." "$tmp/i8.txt" || fail "i8, $variant"
+done
+[ "$(grep -c "^[nop][a-z]*: SKIP: not supported" "$tmp/i8.txt")" -eq 3 ] || fail "i8: $(cat "$tmp/i8.txt")"
+
 run --variants $ours --private 0 --kernel generic --chunk 32 --csv - >"$tmp/all.csv" 2>/dev/null || fail "all shared"
 check "$tmp/all.csv" f32 1e-5
 [ "$(grep -c ,generic, "$tmp/all.csv")" -eq 3 ] || fail "--kernel generic"
+
+# Beyond a span; uncut runs only if it is asked for.
+run --variants chunk,uncut --shared 2048 --heads 2 --csv - >"$tmp/uncut.csv" 2>/dev/null || fail "uncut"
+check "$tmp/uncut.csv" f32 1e-5
+[ "$(cut -d, -f1 "$tmp/uncut.csv" | tail -n +2 | tr '\n' ' ')" = "chunk uncut " ] || fail "uncut"
+! grep -q ^uncut "$tmp/f32.csv" || fail "uncut runs unasked"
 
 # More threads than heads, and batches of different numbers of rows over one store.
 run --variants $ours --batch 64 --heads 24 --kv-heads 3 --threads 6 --csv - >"$tmp/threads.csv" 2>/dev/null ||
@@ -113,7 +144,8 @@ awk -F, '$1 == "fma" { peak = $17 }
 
 # grid NAME SHAPES: one chunk row for each, in that order.
 grid() {
-    run --variants chunk --heads 1 --head-dim 16 --grid "$1" --warm --csv - >"$tmp/grid.csv" 2>/dev/null || fail "grid $1"
+    run --variants chunk --heads 1 --head-dim 16 --grid "$1" --warm --csv - >"$tmp/grid.csv" 2>/dev/null ||
+        fail "grid $1"
     check "$tmp/grid.csv" f32 1e-5
     shapes=$(tail -n +2 "$tmp/grid.csv" | awk -F, '{ printf "%s%s/%s/%s", (NR > 1 ? " " : ""), $4, $9, $10 }')
     [ "$shapes" = "$2" ] || fail "grid $1: $shapes"
@@ -141,7 +173,7 @@ for batch in even "one long" "long and short" deep "deep and flat"; do
 done
 
 "$attend" --help >"$tmp/help.txt" || fail "--help"
-for variant in naive paper onednn paged paged_shared chunk read fma amx; do
+for variant in naive paper onednn paged paged_shared chunk uncut read fma amx; do
     grep -q "^  $variant " "$tmp/help.txt" || fail "--help does not tell $variant"
 done
 
@@ -167,6 +199,8 @@ refuses --dtype f64
 refuses --softcap 0
 refuses --softcap 3x
 refuses --window 0
+refuses --rows 0
+refuses --rows 65
 refuses --variant-grid --quick
 refuses --pack --balance
 refuses --balance --threads 1

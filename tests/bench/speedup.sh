@@ -39,6 +39,16 @@ if have "$PYTHON3"; then
     $PYTHON3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$tmp/good.svg" || fail "no XML"
 fi
 
+# What is not plain attention is compared with its like.
+{
+    echo "$header"
+    row paged 0 1 100; row chunk 0 1 100; row paged+window 0 1 90; row chunk+window 0 1 30
+} >"$tmp/added.csv"
+sh "$speedup" "$tmp/added.csv" >"$tmp/added.svg" || fail "not plain"
+[ "$(grep -c "How many times faster" "$tmp/added.svg")" -eq 2 ] || fail "panels of what is not plain"
+grep -q "<title>paged, 0 shared: 3.00x</title>" "$tmp/added.svg" || fail "not plain"
+grep -q "threads 1, window, f32, k<" "$tmp/added.svg" || fail "title of what is not plain"
+
 refuses() {
     ! sh "$speedup" "$@" >"$tmp/out.txt" 2>"$tmp/err.txt" || fail "$* is taken"
     [ -s "$tmp/err.txt" ] || [ -s "$tmp/out.txt" ] || fail "$* says nothing"

@@ -30,15 +30,15 @@ static double of_products(const struct accuracy *a, uint32_t io_dtype)
     return a->score + (io_dtype == CATTN_BF16 ? 0 : a->query);
 }
 
-/* A weight has the error of its score relative to itself.  What a score is before the largest is taken off, is known to
- * its last place: a bias of ALiBi can be large. */
+/* A weight has the error of its score relative to itself, and their sum one that grows with the number of tokens.  What
+ * a score is before the largest is taken off, is known to its last place: a bias of ALiBi can be large. */
 struct bound bound_of_row(const char *kernel, uint32_t io_dtype, uint32_t kv_dtype, uint32_t head_dim,
                           const struct cattn_variant *variant, uint32_t head, const struct row_size *size)
 {
     const struct accuracy *a = find(kernel, kv_dtype);
     const double scale = variant && variant->scale > 0 ? variant->scale : 1 / sqrt(head_dim);
     double largest = scale * size->q * size->k;
-    struct bound b = {.score = 4e-6 + of_products(a, io_dtype) * largest};
+    struct bound b = {.score = 4e-6 + 0x1p-27 * (double)size->position + of_products(a, io_dtype) * largest};
     if (variant && variant->softcap > 0) {
         largest = fmin(largest, variant->softcap);
         b.score += 0x1p-22 * largest;
@@ -49,9 +49,4 @@ struct bound bound_of_row(const char *kernel, uint32_t io_dtype, uint32_t kv_dty
         b.score += 0x1p-22 * fabs(variant->sinks[head]);
     b.out = fmin(2 * b.score + a->weight, 2) * size->v + 1e-7;
     return b;
-}
-
-double bound_of_order(const char *kernel, uint32_t io_dtype, uint32_t kv_dtype)
-{
-    return 4 * of_products(find(kernel, kv_dtype), io_dtype);
 }

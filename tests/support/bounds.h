@@ -19,7 +19,4 @@ struct bound {
 struct bound bound_of_row(const char *kernel, uint32_t io_dtype, uint32_t kv_dtype, uint32_t head_dim,
                           const struct cattn_variant *variant, uint32_t head, const struct row_size *size);
 
-/* Two scores that differ by more than this, relative to the larger of them, are in that order for the kernel, too. */
-double bound_of_order(const char *kernel, uint32_t io_dtype, uint32_t kv_dtype);
-
 #endif

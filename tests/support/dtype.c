@@ -31,7 +31,7 @@ const char *dtype_name(uint32_t dtype)
 
 double dtype_epsilon(uint32_t dtype)
 {
-    return ldexp(1.0, -formats[dtype].mantissa - 1);
+    return dtype == CATTN_I8 ? 1 / 253.0 : ldexp(1.0, -formats[dtype].mantissa - 1);
 }
 
 static double power_of_two(int exponent)
@@ -60,14 +60,18 @@ double dtype_round(uint32_t dtype, double x)
 
 void dtype_round_vector(uint32_t dtype, double *x, size_t n)
 {
-    double largest = 0;
+    float largest = 0x1p-112f;
     for (size_t i = 0; i < n; i++) {
-        largest = fmax(largest, fabs(x[i]));
-        x[i] = dtype == CATTN_I8 ? x[i] : dtype_round(dtype, x[i]);
+        if (dtype != CATTN_I8)
+            x[i] = dtype_round(dtype, x[i]);
+        else if (isfinite(x[i]) && isfinite(largest))
+            largest = fmaxf(largest, (float)fabs(x[i]));
+        else
+            largest = NAN;
     }
-    const double step = (double)(float)(largest / 127);
-    for (size_t i = 0; dtype == CATTN_I8 && step > 0 && i < n; i++)
-        x[i] = nearbyint(x[i] / step) * step;
+    const float scale = largest / 127, inverse = 127 / largest;
+    for (size_t i = 0; dtype == CATTN_I8 && i < n; i++)
+        x[i] = rint((float)x[i] * inverse) * (double)scale;
 }
 
 static uint16_t f16_bits(double x)

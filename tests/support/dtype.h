@@ -8,7 +8,7 @@
 size_t dtype_size(uint32_t dtype);
 const char *dtype_name(uint32_t dtype);
 
-/* Half a unit in the last place, relative. */
+/* Half a unit in the last place, relative (i8: to the largest of the vector). */
 double dtype_epsilon(uint32_t dtype);
 
 /* To the nearest value of the type, ties to even. */

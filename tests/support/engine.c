@@ -28,9 +28,10 @@ static void model(double *x, size_t n, enum tensor tensor, uint64_t hash, int32_
                   double gain)
 {
     uint64_t state = rng_mix(hash ^ ((uint64_t)layer << 40 | (uint64_t)head << 8 | tensor)), bits = 0;
-    if (tensor != TENSOR_Q && (token == TOKEN_NAN || token == TOKEN_INF)) {
+    const int bad_kv = token == TOKEN_NAN || token == TOKEN_INF;
+    if (tensor == TENSOR_Q ? token == TOKEN_NAN_QUERY : bad_kv) {
         for (size_t i = 0; i < n; i++)
-            x[i] = token == TOKEN_NAN ? NAN : INFINITY;
+            x[i] = token == TOKEN_INF ? INFINITY : NAN;
         return;
     }
     if (tensor == TENSOR_K && state % 16 == 0)
@@ -435,11 +436,13 @@ static void stored_tokens(const struct engine *e, const struct toy *toy, size_t 
     }
 }
 
-/* Whether the toy has a token that is not finite where the row at `position`, or one of its item's from `first` on, may
+/* Whether the query at `position` is not finite, or a token where that row, or one of its item's from `first` on, may
  * be touched by it: in a chunk of which some token is seen. */
 static int is_poisoned(const struct engine *e, const struct toy *toy, uint64_t first, uint64_t position)
 {
     size_t c = e->config.chunk_tokens, end = (position / c + 1) * c, all = toy->length + toy->pending;
+    if (toy->tokens[position] == TOKEN_NAN_QUERY)
+        return 1;
     for (size_t p = 0; p < end && p < all; p++)
         if (toy->tokens[p] == TOKEN_NAN || toy->tokens[p] == TOKEN_INF)
             for (size_t t = p / c * c; t < (p / c + 1) * c; t++)

@@ -8,9 +8,10 @@
 #include "guard.h"
 #include "random.h"
 
-/* Tokens whose K and V are NaN, and infinite. */
-#define TOKEN_NAN INT32_MAX
-#define TOKEN_INF (INT32_MAX - 1)
+/* Tokens whose K and V are NaN, and infinite; whose query is NaN. */
+#define TOKEN_NAN       INT32_MAX
+#define TOKEN_INF       (INT32_MAX - 1)
+#define TOKEN_NAN_QUERY (INT32_MAX - 2)
 
 /* What a sequence has put out so far, by layer and position. */
 struct trace {

@@ -8,7 +8,7 @@ int oracle_sees(const struct cattn_variant *variant, size_t p, size_t t)
     return t <= p && (!variant || !variant->window || p - t < variant->window || t < variant->n_sink_tokens);
 }
 
-static double score(const double *q, const double *k, size_t d, const struct cattn_variant *variant, size_t head,
+double oracle_score(const double *q, const double *k, size_t d, const struct cattn_variant *variant, size_t head,
                     size_t distance)
 {
     double dot = 0, x;
@@ -29,7 +29,7 @@ double oracle_row(const double *q, const double *k, const double *v, size_t n, s
     const double sink = variant && variant->sinks ? variant->sinks[head] : -INFINITY;
     double max = sink, sum = 0;
     for (size_t t = 0; t < n; t++) {
-        p[t] = oracle_sees(variant, n - 1, t) ? score(q, k + t * d, d, variant, head, n - 1 - t) : -INFINITY;
+        p[t] = oracle_sees(variant, n - 1, t) ? oracle_score(q, k + t * d, d, variant, head, n - 1 - t) : -INFINITY;
         max = fmax(max, p[t]);
     }
     for (size_t t = 0; t < n; t++)

@@ -12,6 +12,10 @@
 double oracle_row(const double *q, const double *k, const double *v, size_t n, size_t d, size_t dv,
                   const struct cattn_variant *variant, size_t head, double *out);
 
+/* The score of one token, `distance` tokens before the row. */
+double oracle_score(const double *q, const double *k, size_t d, const struct cattn_variant *variant, size_t head,
+                    size_t distance);
+
 /* Whether a row at position p sees the token at position t. */
 int oracle_sees(const struct cattn_variant *variant, size_t p, size_t t);
 

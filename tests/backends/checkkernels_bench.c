@@ -165,7 +165,7 @@ int bench_kernels(const char *name)
     printf("%-10s %-5s %4s %12s %10s %9s %10s\n", "kernel", "kv", "rows", "ns/row/64", "GFLOP/s", "of peak",
            "denormal");
     for (unsigned k = 0; (kernel = cattn_kernel_at(k)); k++)
-        for (uint32_t dtype = CATTN_F32; dtype <= CATTN_BF16; dtype++) {
+        for (uint32_t dtype = CATTN_F32; dtype <= CATTN_I8; dtype++) {
             const struct cattn_shape shape = {.n_layers = 1,
                                               .n_heads = 1,
                                               .n_kv_heads = 1,
@@ -176,7 +176,8 @@ int bench_kernels(const char *name)
                                               .kv_dtype = dtype,
                                               .n_slots = N_CHUNKS,
                                               .n_threads = 1};
-            if ((!name || !strcmp(name, kernel->name)) && kernel->takes(&shape))
+            if ((!name || !strcmp(name, kernel->name)) && kernel->takes(&shape) &&
+                cattn_backend_find("cpu")->block_bytes(&shape))
                 bench_one(kernel, &shape);
         }
     return EXIT_SUCCESS;

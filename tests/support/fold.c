@@ -12,7 +12,7 @@ static const uint32_t dims[] = {1,  2,  3,  7,   8,   15,  16,  17,  24,  31,  3
                                 72, 80, 96, 112, 120, 127, 128, 129, 160, 192, 256, 512, 576, 1023, 1024};
 static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 15, 16, 17, 31, 32, 33, 48, 64, 70};
 static const uint32_t chunks[] = {32, 64, 128, 256};
-static const uint32_t dtypes[] = {CATTN_F32, CATTN_F16, CATTN_BF16};
+static const uint32_t dtypes[] = {CATTN_F32, CATTN_F16, CATTN_BF16, CATTN_I8};
 static const char *const variant_names[] = {"plain", "scale", "softcap", "window", "sink-tokens", "alibi", "all"};
 
 /* ---- cases ------------------------------------------------------------------------------------------ */
@@ -79,6 +79,27 @@ void fold_describe(const struct fold_case *c, char *text, size_t size)
              c->n_chunks, c->chunks_per_fold, c->guard == GUARD_END ? "behind" : "before", c->gain);
 }
 
+static struct cattn_shape shape_of(const struct fold_case *c)
+{
+    enum { SPARE_SLOTS = 3 };
+    return (struct cattn_shape){.n_layers = 1,
+                                .n_heads = 1,
+                                .n_kv_heads = 1,
+                                .head_dim = c->head_dim,
+                                .v_head_dim = c->v_head_dim,
+                                .chunk_tokens = c->chunk_tokens,
+                                .io_dtype = c->io_dtype,
+                                .kv_dtype = c->kv_dtype,
+                                .n_slots = c->n_chunks + SPARE_SLOTS,
+                                .n_threads = 1};
+}
+
+int fold_is_stored(const struct fold_case *c)
+{
+    const struct cattn_shape shape = shape_of(c);
+    return cattn_backend_find("cpu")->block_bytes(&shape) != 0;
+}
+
 uint64_t fold_cost(const struct fold_case *c)
 {
     return (uint64_t)c->n_rows * c->n_tokens * (c->head_dim + c->v_head_dim);
@@ -90,15 +111,6 @@ uint64_t fold_cost(const struct fold_case *c)
 static double some_number(struct rng *rng)
 {
     return ((double)rng_below(rng, 1 << 24) + 0.5) * 0x1p-23 - 1;
-}
-
-/* Where K and V are short, queries and what is stored are numbers that every type holds, so that whatever a kernel
- * keeps its queries in it starts from the same. */
-static double some_element(struct rng *rng, const struct fold_case *c, double gain)
-{
-    const double x = some_number(rng) * gain;
-    return c->kv_dtype == CATTN_BF16 ? dtype_round(c->io_dtype, dtype_round(CATTN_BF16, x))
-                                     : dtype_round(c->io_dtype, x);
 }
 
 static uint64_t first_token(const struct fold_case *c)
@@ -181,26 +193,43 @@ static void write_chunk(struct fold_data *f, struct rng *rng, const void *k, con
     write_tokens(f, k, v, &(struct cattn_work_write){slot, cut, n, row + cut, dirty});
 }
 
+/* Keys or values: as they are handed over, and as they are stored.  Those for i8 are whole numbers over 64, up to the
+ * largest one, which any way of rounding to i8 leaves alone. */
+static void *draw_vectors(const struct fold_case *c, struct rng *rng, uint32_t dim, double *stored)
+{
+    const size_t n = (size_t)c->n_tokens * dim;
+    void *given = guard_alloc(n * dtype_size(c->io_dtype), c->guard);
+    for (size_t i = 0; i < n; i++) {
+        double x = some_number(rng);
+        if (c->kv_dtype == CATTN_I8)
+            x = (i % dim ? rint(x * 127) : copysign(127, x)) / 64;
+        x = dtype_round(c->io_dtype, x);
+        dtype_store(c->io_dtype, given, i, x);
+        stored[i] = c->kv_dtype == CATTN_I8 ? x : dtype_round(c->kv_dtype, x);
+    }
+    return given;
+}
+
 static void fill_pool(struct fold_data *f, struct rng *rng)
 {
     const struct fold_case *c = &f->c;
-    const size_t size = dtype_size(c->io_dtype), n_k = (size_t)c->n_tokens * c->head_dim;
-    const size_t n_v = (size_t)c->n_tokens * c->v_head_dim;
-    void *k = guard_alloc(n_k * size, c->guard), *v = guard_alloc(n_v * size, c->guard);
-    for (size_t i = 0; i < n_k; i++) {
-        const double x = some_element(rng, c, 1);
-        dtype_store(c->io_dtype, k, i, x);
-        f->k[i] = dtype_round(c->kv_dtype, x);
-    }
-    for (size_t i = 0; i < n_v; i++) {
-        const double x = some_element(rng, c, 1);
-        dtype_store(c->io_dtype, v, i, x);
-        f->v[i] = dtype_round(c->kv_dtype, x);
-    }
+    const size_t size = dtype_size(c->io_dtype) * c->n_tokens;
+    void *k = draw_vectors(c, rng, c->head_dim, f->k), *v = draw_vectors(c, rng, c->v_head_dim, f->v);
     for (uint32_t chunk = 0; chunk < c->n_chunks; chunk++)
         write_chunk(f, rng, k, v, chunk, (uint32_t)least(c->chunk_tokens, c->n_tokens - chunk * c->chunk_tokens));
-    guard_free(k, n_k * size, c->guard);
-    guard_free(v, n_v * size, c->guard);
+    guard_free(k, c->head_dim * size, c->guard);
+    guard_free(v, c->v_head_dim * size, c->guard);
+}
+
+/* Where K is bf16 the numbers are such that queries kept as bf16 are the same. */
+static void draw_queries(struct fold_data *f, struct rng *rng)
+{
+    const struct fold_case *c = &f->c;
+    for (size_t i = 0; i < (size_t)c->n_rows * c->head_dim; i++) {
+        const double x = some_number(rng) * c->gain;
+        dtype_store(c->io_dtype, f->q, i,
+                    dtype_round(c->io_dtype, c->kv_dtype == CATTN_BF16 ? dtype_round(CATTN_BF16, x) : x));
+    }
 }
 
 /* The pool's own memory is exchanged for one between guard pages, full of NaN. */
@@ -221,86 +250,99 @@ static int is_visible(const struct fold_data *f, uint32_t row, uint64_t token)
                                  token < f->scoring.n_sink_tokens);
 }
 
-static double dot(const double *a, const double *b, uint32_t n, double *magnitude)
+/* Sums over a query and a key. */
+struct product {
+    double sum, of_magnitudes, of_k; /* q * k, |q * k|, |k| */
+};
+
+static struct product multiply(const double *q, const double *k, uint32_t n)
 {
-    double sum = 0, sum_of_magnitudes = 0;
+    struct product p = {0, 0, 0};
     for (uint32_t i = 0; i < n; i++) {
-        sum += a[i] * b[i];
-        sum_of_magnitudes += fabs(a[i] * b[i]);
+        p.sum += q[i] * k[i];
+        p.of_magnitudes += fabs(q[i] * k[i]);
+        p.of_k += fabs(k[i]);
     }
-    *magnitude = sum_of_magnitudes;
-    return sum;
+    return p;
 }
 
 /* A score; how wrong it may be is noted. */
-static double score_of(const struct fold_data *f, uint32_t row, const double *q, uint32_t t, struct fold_answer *answer)
+static double score_of(const struct fold_data *f, uint32_t row, const double *q, double largest_q, uint32_t t,
+                       struct fold_answer *answer)
 {
     const uint32_t d = f->c.head_dim;
     const double distance = (double)(f->position[row] - first_token(&f->c) - t);
-    double magnitude, x = dot(q, f->k + (size_t)t * d, d, &magnitude) * f->scale;
-    double error = (8 + sqrt(d)) * 0x1p-24 * magnitude * f->scale;
+    const struct product p = multiply(q, f->k + (size_t)t * d, d);
+    double x = p.sum * f->scale, error = (2 + sqrt(d) / 2) * 0x1p-24 * p.of_magnitudes * f->scale;
     if (f->cap > 0) {
         x = f->cap * tanh(x / f->cap);
         error += f->cap * 0x1p-21;
     }
     x -= f->slope[row] * distance;
-    error += 0x1p-22 * (fabs(x) + fabs(f->slope[row] * distance));
+    error += 0x1p-23 * (fabs(x) + fabs(f->slope[row] * distance));
     answer->score_error = fmax(answer->score_error, error);
-    answer->query_error = fmax(answer->query_error, magnitude * f->scale * dtype_epsilon(f->c.kv_dtype));
+    answer->query_error = fmax(answer->query_error, p.of_k * largest_q * 0x1p-13 * f->scale);
     return x;
 }
 
-static void answer_row(struct fold_data *f, uint32_t row, double *scores, double *q)
+/* The scores of a row become weights, not yet divided by their sum, which is returned. */
+static double weigh(const struct fold_data *f, uint32_t row, double *weights, struct fold_answer *answer)
+{
+    const struct fold_case *c = &f->c;
+    double *q = malloc(c->head_dim * sizeof *q), largest = 0, max = -INFINITY, sum = 0;
+    for (uint32_t d = 0; d < c->head_dim; d++) {
+        q[d] = dtype_load(c->io_dtype, f->q, (size_t)row * c->head_dim + d);
+        largest = fmax(largest, fabs(q[d]));
+    }
+    for (uint32_t t = 0; t < c->n_tokens; t++) {
+        const int visible = is_visible(f, row, first_token(c) + t);
+        weights[t] = visible ? score_of(f, row, q, largest, t, answer) : -INFINITY;
+        max = fmax(max, weights[t]);
+    }
+    for (uint32_t t = 0; t < c->n_tokens; t++)
+        sum += weights[t] = weights[t] > -INFINITY ? exp(weights[t] - max) : 0;
+    answer->lse = max + log(sum);
+    free(q);
+    return sum;
+}
+
+static void answer_row(struct fold_data *f, uint32_t row, double *weights)
 {
     const struct fold_case *c = &f->c;
     struct fold_answer *answer = &f->answers[row];
-    double *out = f->out + (size_t)row * c->v_head_dim, max = -INFINITY, sum = 0;
-    for (uint32_t d = 0; d < c->head_dim; d++)
-        q[d] = dtype_load(c->io_dtype, f->q, (size_t)row * c->head_dim + d);
+    double *out = f->out + (size_t)row * c->v_head_dim, block_largest = 0;
+    const double sum = weigh(f, row, weights, answer);
+    answer->spread = calloc(c->v_head_dim, sizeof *answer->spread);
     for (uint32_t t = 0; t < c->n_tokens; t++) {
-        scores[t] = is_visible(f, row, first_token(c) + t) ? score_of(f, row, q, t, answer) : -INFINITY;
-        max = fmax(max, scores[t]);
-    }
-    for (uint32_t t = 0; t < c->n_tokens; t++)
-        sum += scores[t] = scores[t] > -INFINITY ? exp(scores[t] - max) : 0;
-    for (uint32_t t = 0; t < c->n_tokens; t++)
-        for (uint32_t d = 0; scores[t] > 0 && d < c->v_head_dim; d++) {
-            const double x = scores[t] / sum * f->v[(size_t)t * c->v_head_dim + d];
+        if (t % cattn_block_tokens(&f->pool.layout) == 0)
+            block_largest = 0;
+        const double before = block_largest;
+        for (uint32_t d = 0; weights[t] > 0 && d < c->v_head_dim; d++) {
+            const double x = weights[t] / sum * f->v[(size_t)t * c->v_head_dim + d];
             out[d] += x;
             answer->spread[d] += fabs(x);
+            block_largest = fmax(block_largest, fabs(x));
         }
-    answer->lse = max + log(sum);
+        answer->largest += block_largest - before;
+    }
 }
 
 static void answer_rows(struct fold_data *f)
 {
-    double *scores = malloc(f->c.n_tokens * sizeof *scores), *q = malloc(f->c.head_dim * sizeof *q);
-    for (uint32_t r = 0; r < f->c.n_rows; r++) {
-        f->answers[r].spread = calloc(f->c.v_head_dim, sizeof(double));
-        answer_row(f, r, scores, q);
-    }
-    free(scores);
-    free(q);
+    double *weights = malloc(f->c.n_tokens * sizeof *weights);
+    for (uint32_t r = 0; r < f->c.n_rows; r++)
+        answer_row(f, r, weights);
+    free(weights);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------- */
 
 void fold_open(struct fold_data *f, const struct fold_case *c)
 {
-    enum { SPARE_SLOTS = 3 };
     struct rng rng;
     rng_init(&rng, rng_mix(c->number + 1));
     *f = (struct fold_data){.c = *c};
-    f->shape = (struct cattn_shape){.n_layers = 1,
-                                    .n_heads = 1,
-                                    .n_kv_heads = 1,
-                                    .head_dim = c->head_dim,
-                                    .v_head_dim = c->v_head_dim,
-                                    .chunk_tokens = c->chunk_tokens,
-                                    .io_dtype = c->io_dtype,
-                                    .kv_dtype = c->kv_dtype,
-                                    .n_slots = c->n_chunks + SPARE_SLOTS,
-                                    .n_threads = 1};
+    f->shape = shape_of(c);
     open_pool(f);
     f->slots = malloc(f->shape.n_slots * sizeof *f->slots);
     for (uint32_t i = 0; i < f->shape.n_slots; i++)
@@ -315,8 +357,7 @@ void fold_open(struct fold_data *f, const struct fold_case *c)
     f->out = calloc((size_t)c->n_rows * c->v_head_dim, sizeof *f->out);
     draw_positions(f, &rng);
     draw_variant(f, &rng);
-    for (size_t i = 0; i < (size_t)c->n_rows * c->head_dim; i++)
-        dtype_store(c->io_dtype, f->q, i, some_element(&rng, c, c->gain));
+    draw_queries(f, &rng);
     fill_pool(f, &rng);
     guard_lock(f->pool.bytes, f->pool.n_bytes, c->guard, 1);
     answer_rows(f);

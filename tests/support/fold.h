@@ -36,6 +36,9 @@ struct fold_case fold_case_at(uint64_t number);
 const char *fold_variant_name(enum fold_variant variant);
 void fold_describe(const struct fold_case *c, char *text, size_t size);
 
+/* Whether this build stores K and V of the data type. */
+int fold_is_stored(const struct fold_case *c);
+
 /* Multiplications for one row and token, times all of those. */
 uint64_t fold_cost(const struct fold_case *c);
 
@@ -59,8 +62,9 @@ struct fold_data {
 struct fold_answer {
     double lse;
     double score_error; /* what rounding to f32 may do to a score */
-    double query_error; /* what rounding a query to the precision of kv_dtype may do to a score */
+    double query_error; /* what rounding a query to 12 bits and a sign may do to one */
     double *spread;     /* [v_head_dim]: the weighted sum of |v| */
+    double largest;     /* of weight times |v|, the sum of one for each block */
 };
 
 void fold_open(struct fold_data *f, const struct fold_case *c);

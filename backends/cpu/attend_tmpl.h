@@ -212,7 +212,7 @@ SIMD_INLINE void fold_rows(struct group *g, const struct block *b, float scale, 
     const uint32_t W = dtype == CATTN_I8 ? SIMD_I8_VECTORS(R) : SIMD_VALUE_VECTORS(R);
     const uint32_t tokens = b->n_tokens / 16, columns = b->v_columns;
     const uint32_t k_part = b->turn * tokens, v_part = b->turn * columns;
-    const int fetch = alone && SIMD_FETCH_ALONE;
+    const int fetch = alone && (dtype == CATTN_I8 ? SIMD_I8_FETCH_ALONE : SIMD_FETCH_ALONE);
     uint32_t token = b->begin / 16, column = 0;
     for (; token + V <= tokens; token += V) {
         if (!alone)

@@ -20,7 +20,7 @@
 
 /* Whether a group that is alone with a block asks for what comes next.  On Golden Cove that reads memory 1.3 times as
  * fast. */
-enum { SIMD_FETCH_ALONE = 1 };
+enum { SIMD_FETCH_ALONE = 1, SIMD_I8_FETCH_ALONE = 1 };
 
 /* A table of operations, a line each. */
 /* clang-format off */

@@ -168,7 +168,7 @@ struct cattn_stats {
     size_t size;          /* in: sizeof(struct cattn_stats) */
     uint64_t n_sequences; /* open now */
     uint64_t n_slots;     /* used + free + evictable */
-    uint64_t used_slots;  /* referred to by a sequence or an open step */
+    uint64_t used_slots;  /* referred to by a sequence, a pin or an open step */
     uint64_t free_slots;
     uint64_t evictable_slots; /* cached, without references */
     uint64_t peak_used_slots;
@@ -181,6 +181,8 @@ struct cattn_stats {
     uint64_t evictions;           /* slots taken from unreferenced chunks since the cache was made */
     uint64_t read_bytes;          /* K and V that attends so far had to read, each shared chunk once a step */
     uint64_t read_bytes_unshared; /* the same, had each sequence read all of its own tokens */
+    uint64_t n_pins;              /* cattn_prefix_pins that no unpin or invalidate has undone */
+    uint64_t pinned_slots;        /* used slots that pins hold, each counted once */
 };
 
 CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats);
@@ -219,6 +221,34 @@ CATTN_API CATTN_CHECK int cattn_seq_length(const cattn_cache *cache, cattn_seq s
 /* Copies its first min(length, capacity) tokens; *length (if not NULL) is set to all it holds. */
 CATTN_API CATTN_CHECK int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity,
                                            size_t *length);
+
+/* ---- prefixes and namespaces ------------------------------------------------------------------------ */
+
+/* Keeps a cached prefix: its chunks are not evicted until as many unpins were given, whether a sequence uses them or
+ * not.  What is pinned are the whole chunks of tokens[0..n); the n % chunk_tokens tokens behind them are not looked at.
+ * All must be cached: feed a sequence those tokens, end the step, pin, close the sequence.  A pinned chunk counts as
+ * used; a pool that is pinned full cannot run a step (CATTN_EFULL, or CATTN_ETOOBIG).
+ * Allowed while a step is open, which changes nothing for the step; what the step computes is not cached yet.
+ * CATTN_EINVAL.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.  CATTN_ENOMEM: 2^32 - 1 pins
+ * are held already. */
+CATTN_API CATTN_CHECK int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
+                                           size_t n);
+
+/* Undoes one pin of the same whole chunks.  When nothing else refers to them they can be evicted, as those of a
+ * sequence that was closed (see CATTN_NO_RETAIN).  CATTN_EINVAL.  CATTN_ENOTFOUND: no pin has exactly these chunks. */
+CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
+                                             size_t n);
+
+/* Forgets all that is cached in a namespace, as one does when the weights behind it have changed: sequences opened from
+ * now on find nothing of it.  Its pins are undone, its unreferenced chunks freed.  Sequences that are open (or in the
+ * open step) go on with what they have, and share among themselves alone; their chunks are freed as they close.
+ * A namespace of which nothing is known: CATTN_OK.  Walks the list of unreferenced chunks, and all chunks if anything
+ * is pinned.  CATTN_EINVAL. */
+CATTN_API int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len);
+
+/* Frees up to n_slots cached chunks to which nothing refers, the longest unused first; UINT64_MAX: all of them.
+ * *n_evicted (if not NULL): how many.  Never needed: a step evicts what it has no room for.  CATTN_EINVAL. */
+CATTN_API int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted);
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 

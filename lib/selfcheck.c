@@ -13,6 +13,7 @@ struct walk {
     uint64_t *refs;    /* of each slot */
     uint64_t *writers; /* how many sequences write to it ... */
     uint64_t *writer;  /* ... and the last one found */
+    uint64_t *pinned;  /* pins that hold it */
     uint32_t *children;
     uint32_t *place;     /* in the recency list, from 1; 0: not in it */
     uint64_t *root_refs; /* of each root record */
@@ -136,16 +137,22 @@ static bool check_step(const struct walk *walk)
 /* A pin is a reference on each chunk from its leaf up. */
 static bool check_pins(const struct walk *walk)
 {
-    uint64_t n_pins = 0;
+    uint64_t n_pins = 0, n_pinned = 0;
     for (uint32_t leaf = 0; leaf < walk->n; leaf++) {
         uint32_t n = walk->tree->slots[leaf].pins, length = 0;
         n_pins += n;
         for (uint32_t slot = leaf; n && slot != CATTN_NONE; slot = walk->tree->slots[slot].parent) {
             if (length++ > walk->n || !refer(walk, slot, n))
                 return false;
+            walk->pinned[slot] += n;
         }
     }
-    return n_pins == walk->tree->n_pins;
+    for (uint32_t slot = 0; slot < walk->n; slot++) {
+        if (walk->tree->slots[slot].pinned != walk->pinned[slot])
+            return false;
+        n_pinned += walk->pinned[slot] > 0;
+    }
+    return n_pins == walk->tree->n_pins && n_pinned == walk->tree->n_pinned;
 }
 
 /* ---- slots */
@@ -313,15 +320,17 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
                         .refs = cattn_calloc(n, sizeof(*walk.refs)),
                         .writers = cattn_calloc(n, sizeof(*walk.writers)),
                         .writer = cattn_calloc(n, sizeof(*walk.writer)),
+                        .pinned = cattn_calloc(n, sizeof(*walk.pinned)),
                         .children = cattn_calloc(n, sizeof(*walk.children)),
                         .place = cattn_calloc(n, sizeof(*walk.place)),
                         .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs))};
     int status = CATTN_ENOMEM;
-    if (walk.refs && walk.writers && walk.writer && walk.children && walk.place && walk.root_refs)
+    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.root_refs)
         status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
     cattn_free(walk.refs);
     cattn_free(walk.writers);
     cattn_free(walk.writer);
+    cattn_free(walk.pinned);
     cattn_free(walk.children);
     cattn_free(walk.place);
     cattn_free(walk.root_refs);

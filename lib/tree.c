@@ -316,8 +316,12 @@ int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, con
     uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
     if (leaf == CATTN_NONE)
         return CATTN_ENOTFOUND;
-    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent)
+    if (tree->n_pins == UINT32_MAX)
+        return CATTN_ENOMEM;
+    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent) {
         cattn_tree_acquire(tree, slot);
+        tree->n_pinned += !tree->slots[slot].pinned++;
+    }
     tree->slots[leaf].pins++;
     tree->n_pins++;
     return CATTN_OK;
@@ -329,6 +333,7 @@ static void unpin_leaf(struct cattn_tree *tree, uint32_t leaf)
     tree->n_pins--;
     for (uint32_t slot = leaf; slot != CATTN_NONE;) {
         uint32_t parent = tree->slots[slot].parent;
+        tree->n_pinned -= !--tree->slots[slot].pinned;
         cattn_tree_unref(tree, slot);
         slot = parent;
     }

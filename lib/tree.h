@@ -16,6 +16,7 @@ struct cattn_slot {
     uint32_t fill;             /* tokens stored */
     uint32_t dirty;            /* one past the last token ever written since the slot was taken */
     uint32_t pins;             /* that end here */
+    uint32_t pinned;           /* pins that hold it: those that end here or below */
     uint32_t next, prev;       /* in the recency list, or (next) in the list of free slots */
     uint32_t newer, older;     /* published chunks with the same parent and first token */
     uint32_t hash, first_hash; /* of (parent, tokens) and (parent, first token) */
@@ -41,7 +42,8 @@ struct cattn_tree {
     uint32_t peak_used;
     uint64_t stored_tokens; /* sum of the fills */
     uint64_t evictions;
-    uint64_t n_pins;
+    uint64_t n_pins;   /* at most UINT32_MAX */
+    uint32_t n_pinned; /* slots that pins hold */
     uint64_t mark;
     uint64_t seed;
     struct cattn_table index;  /* published chunks by (parent, tokens) */
@@ -102,10 +104,10 @@ uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent,
 void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot);
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot);
 
-/* ---- namespaces: not yet in the public header */
+/* ---- pins and namespaces */
 
 /* Counted references on the whole chunks of the tokens.  CATTN_ENOTFOUND: there are none, or not all are cached;
- * unpin: or that is not pinned. */
+ * unpin: or that is not pinned.  pin: CATTN_ENOMEM if there are too many to count. */
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 

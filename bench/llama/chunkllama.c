@@ -84,7 +84,7 @@ static const char usage_options[] =
     "  --no-sharing       a namespace for each request, so that nothing is shared\n"
     "  --chunk N          tokens of a chunk: 32, 64, 128 or 256 (64)\n"
     "  --kernel NAME      kernel of the attention (the best); --list-kernels prints those that run here\n"
-    "  --kv-dtype TYPE    of the stored K and V: f32, f16 or bf16 (f32)\n"
+    "  --kv-dtype TYPE    of the stored K and V: f32, f16, bf16 or i8 (f32)\n"
     "  --kv-tokens N      size of the pool (room for all requests); less makes requests wait\n"
     "  --threads N        threads (as many as CPUs)\n"
     "  --exact-linear     linear layers whose rows do not depend on the batch, bit for bit\n"
@@ -163,11 +163,11 @@ static int parse_arguments(struct settings *settings, int argc, char **argv, str
 
 static int parse_dtype(const char *name, uint32_t *dtype, struct fault *fault)
 {
-    for (*dtype = CATTN_F32; *dtype <= CATTN_BF16; (*dtype)++) {
+    for (*dtype = CATTN_F32; *dtype <= CATTN_I8; (*dtype)++) {
         if (!name || strcmp(name, dtype_name(*dtype)) == 0)
             return 0;
     }
-    return fault_set(fault, "--kv-dtype takes f32, f16 or bf16");
+    return fault_set(fault, "--kv-dtype takes f32, f16, bf16 or i8");
 }
 
 /* ---- a run --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ double report_decode_rate(const struct engine_report *report)
 
 const char *dtype_name(uint32_t dtype)
 {
-    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const char *const names[] = {"f32", "f16", "bf16", "i8"};
 
     return dtype < sizeof names / sizeof names[0] ? names[dtype] : "?";
 }

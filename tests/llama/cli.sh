@@ -70,7 +70,7 @@ refuses 2 "--chunk takes a number" --chunk 1e3 --prompt a
 refuses 2 "--demo has its own" --demo --prompt a
 refuses 2 "--shape is for random models" --shape 260k --model x --prompt a
 refuses 1 "unknown name" --shape none --prompt a
-refuses 1 "f32, f16 or bf16" --shape 260k --kv-dtype f64 --prompt a
+refuses 1 "f32, f16, bf16 or i8" --shape 260k --kv-dtype f64 --prompt a
 refuses 1 "cache" --shape 260k --chunk 48 --prompt a
 refuses 1 "cache" --shape 260k --kernel none --prompt a
 refuses 1 "never fit" --shape 260k --kv-tokens 64 --prompt "$(cat requests.jsonl)"

@@ -214,16 +214,17 @@ SIMD_INLINE void fold_alone(struct group *g, const struct block *b, float scale,
     const uint32_t V = dtype == CATTN_I8 ? SIMD_I8_VECTORS(R) : SIMD_SCORE_VECTORS(R);
     const uint32_t W = dtype == CATTN_I8 ? SIMD_I8_VECTORS(R) : SIMD_VALUE_VECTORS(R);
     const uint32_t tokens = b->n_tokens / 16;
+    const int fetch = dtype == CATTN_I8 ? SIMD_I8_FETCH_ALONE : SIMD_FETCH_ALONE;
     uint32_t token = b->begin / 16, column = 0;
     for (; token + V <= tokens; token += V)
-        scores(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, V);
+        scores(g, b, 16 * token, dtype, fetch, R, V);
     for (; V > 2 && token < tokens; token += 2)
-        scores(g, b, 16 * token, dtype, SIMD_FETCH_ALONE, R, 2);
+        scores(g, b, 16 * token, dtype, fetch, R, 2);
     weigh_rows(g, b, scale, dtype);
     for (; column + W <= b->v_columns; column += W)
-        values(g, b, column, dtype, SIMD_FETCH_ALONE, R, W);
+        values(g, b, column, dtype, fetch, R, W);
     for (; column < b->v_columns; column++)
-        values(g, b, column, dtype, SIMD_FETCH_ALONE, R, 1);
+        values(g, b, column, dtype, fetch, R, 1);
 }
 
 /* The tiles of several groups have the size that suits full ones. */

@@ -445,9 +445,39 @@ START_TEST(large_groups)
 }
 END_TEST
 
+/* The vector kernels do the same operations, whatever the instructions: the same bits. */
+START_TEST(vector_kernels_agree)
+{
+    static const uint32_t dims[] = {1, 7, 24, 64, 130}, rows[] = {1, 2, 5, 33};
+    struct kernel_case c = {.threads = 1, .heads = 6, .kv_heads = 3, .chunk = 64, .gain = 3, .guard = GUARD_END};
+    for (size_t i = 0; i < COUNT(dims) * COUNT(dtypes); i++) {
+        struct trace *avx2[N_SEQUENCES], *avx512[N_SEQUENCES];
+        char text[400];
+        c.head_dim = dims[i % COUNT(dims)];
+        c.kv_dtype = dtypes[i / COUNT(dims)];
+        c.rows = rows[i % COUNT(rows)];
+        c.length = 150 + 11 * (uint32_t)i;
+        c.shared = 1;
+        c.salt = i;
+        describe(&c, "avx512", text, sizeof text);
+        if (!is_supported(&c, "avx2") || !is_supported(&c, "avx512"))
+            return;
+        run_case(&c, "avx2", avx2);
+        run_case(&c, "avx512", avx512);
+        for (size_t j = 0; j < N_SEQUENCES; j++) {
+            CHECK(trace_differences(avx2[j], avx512[j]) == 0, "%zu outputs differ from those of avx2: %s",
+                  trace_differences(avx2[j], avx512[j]), text);
+            trace_free(avx2[j]);
+            trace_free(avx512[j]);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = suite_case("kernels");
+    tcase_add_test(tcase, vector_kernels_agree);
     tcase_add_test(tcase, each_value);
     tcase_add_test(tcase, large_groups);
     tcase_add_test(tcase, extreme_scores);

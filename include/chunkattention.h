@@ -166,6 +166,23 @@ struct cattn_info {
 /* What the cache was made with, defaults filled in. */
 CATTN_API CATTN_CHECK int cattn_cache_info(const cattn_cache *cache, struct cattn_info *info);
 
+/* Why cattn_seq_open found as much of a prompt of n tokens as it did, and no more.  The first that is true: */
+enum cattn_reason {
+    CATTN_WHY_ALL = 0,         /* it found n - 1 tokens, all that it looks for (none of a prompt of one or none) */
+    CATTN_WHY_BELOW_CHUNK = 1, /* all whole chunks of these n - 1 tokens were cached; of the rest, less than a chunk, no
+                                  cached chunk begins with more.  (What is less than a chunk is not cached.) */
+    CATTN_WHY_EVICTED = 2,     /* the chunk that follows the whole chunks found was cached and has been evicted; or the
+                                  namespace has nothing cached because its last chunk was evicted.  As far as the cache
+                                  remembers: about as many evictions as it has slots */
+    CATTN_WHY_EMPTY = 3,       /* nothing was cached in the namespace: never, or it was invalidated */
+    CATTN_WHY_DIFFERS = 4, /* something else is cached: its tokens are those of the prompt up to n_cached, and another
+                              one follows.  No cached chunk has more in common with the prompt, or (where more than 8
+                              begin with the same token) none of the newest 8 */
+    CATTN_WHY_ENDS = 5,    /* nothing is cached behind the tokens found, which end a chunk: no request has gone on
+                              from there, or none has ended the step in which it filled a chunk */
+    CATTN_N_WHY = 6        /* how many there are */
+};
+
 struct cattn_stats {
     size_t size;          /* in: sizeof(struct cattn_stats) */
     uint64_t n_sequences; /* open now */
@@ -185,6 +202,8 @@ struct cattn_stats {
     uint64_t read_bytes_unshared; /* the same, had each sequence read all of its own tokens */
     uint64_t n_pins;              /* cattn_prefix_pins that no unpin or invalidate has undone */
     uint64_t pinned_slots;        /* used slots that pins hold, each counted once */
+    uint64_t opens[8];            /* cattn_seq_opens by enum cattn_reason ... */
+    uint64_t unfound_tokens[8]; /* ... and the tokens of their prompts, but the last of each, that open did not find */
 };
 
 CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats);
@@ -223,6 +242,21 @@ CATTN_API CATTN_CHECK int cattn_seq_length(const cattn_cache *cache, cattn_seq s
 /* Copies its first min(length, capacity) tokens; *length (if not NULL) is set to all it holds. */
 CATTN_API CATTN_CHECK int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity,
                                            size_t *length);
+
+struct cattn_why {
+    size_t size;           /* in: sizeof(struct cattn_why) */
+    uint32_t reason;       /* enum cattn_reason */
+    uint64_t n_prompt;     /* tokens given to cattn_seq_open */
+    uint64_t n_cached;     /* found by it: the number of the first token that was not */
+    uint64_t hits, misses; /* as in cattn_stats, of this sequence alone: steps may find what open did not */
+};
+
+/* Why a sequence was shared as far as it was when it was opened; later truncates do not change it.  A fork says what
+ * its origin says, and has hits and misses of its own.  The answer was worked out by cattn_seq_open.  CATTN_EINVAL. */
+CATTN_API CATTN_CHECK int cattn_seq_why(const cattn_cache *cache, cattn_seq seq, struct cattn_why *why);
+
+/* A reason in English; "unknown reason" for any other number.  Static storage.  Any thread. */
+CATTN_API const char *cattn_strwhy(uint32_t reason);
 
 /* ---- prefixes and namespaces ------------------------------------------------------------------------ */
 

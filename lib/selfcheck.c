@@ -15,8 +15,9 @@ struct walk {
     uint64_t *writer;  /* ... and the last one found */
     uint64_t *pinned;  /* pins that hold it */
     uint32_t *children;
-    uint32_t *place;     /* in the recency list, from 1; 0: not in it */
-    uint64_t *root_refs; /* of each root record */
+    uint32_t *place;       /* in the recency list, from 1; 0: not in it */
+    uint64_t *root_refs;   /* of each root record */
+    uint64_t *root_chunks; /* published below it */
 };
 
 static bool is_slot(const struct walk *walk, uint32_t slot)
@@ -169,6 +170,7 @@ static bool check_slot(const struct walk *walk, uint32_t slot)
     if ((x->dirty < x->fill && !walk->cache->open_step) || (x->published && x->fill != tree->chunk_tokens))
         return false;
     walk->root_refs[x->root]++;
+    walk->root_chunks[x->root] += x->published;
     if (x->parent == CATTN_NONE)
         return true;
     if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root || (refs && !walk->refs[x->parent]) ||
@@ -292,7 +294,8 @@ static bool check_roots(const struct walk *walk)
     const struct cattn_roots *roots = &walk->tree->roots;
     for (uint32_t i = 0; i < roots->n; i++) {
         const struct cattn_root *root = &roots->records[i];
-        if (root->refs != walk->root_refs[i] || (root->name && !root->refs) || (root->current && !root->name))
+        if (root->refs != walk->root_refs[i] || root->n_chunks != walk->root_chunks[i] || (root->name && !root->refs) ||
+            (root->current && !root->name))
             return false;
         if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)
             return false;
@@ -323,9 +326,11 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
                         .pinned = cattn_calloc(n, sizeof(*walk.pinned)),
                         .children = cattn_calloc(n, sizeof(*walk.children)),
                         .place = cattn_calloc(n, sizeof(*walk.place)),
-                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs))};
+                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs)),
+                        .root_chunks = cattn_calloc(tree->roots.n, sizeof(*walk.root_chunks))};
     int status = CATTN_ENOMEM;
-    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.root_refs)
+    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.root_refs &&
+        walk.root_chunks)
         status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
     cattn_free(walk.refs);
     cattn_free(walk.writers);
@@ -334,5 +339,6 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
     cattn_free(walk.children);
     cattn_free(walk.place);
     cattn_free(walk.root_refs);
+    cattn_free(walk.root_chunks);
     return status;
 }

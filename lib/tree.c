@@ -28,7 +28,8 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
     tree->tokens = cattn_calloc(n_slots, chunk_tokens * sizeof(*tree->tokens));
     tree->index.entries = cattn_calloc(entries, sizeof(uint32_t));
     tree->firsts.entries = cattn_calloc(entries, sizeof(uint32_t));
-    if (tree->slots && tree->tokens && tree->index.entries && tree->firsts.entries)
+    if (tree->slots && tree->tokens && tree->index.entries && tree->firsts.entries &&
+        !cattn_ghosts_init(&tree->ghosts, n_slots))
         return CATTN_OK;
     cattn_tree_release(tree);
     return CATTN_ENOMEM;
@@ -37,6 +38,7 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
 void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
+    cattn_ghosts_release(&tree->ghosts);
     cattn_free(tree->slots);
     cattn_free(tree->tokens);
     cattn_free(tree->index.entries);
@@ -177,6 +179,7 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot)
     }
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children++;
+    tree->roots.records[x->root].n_chunks++;
 }
 
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
@@ -193,6 +196,7 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
         tree->slots[x->older].newer = x->newer;
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children--;
+    tree->roots.records[x->root].n_chunks--;
     x->published = false;
 }
 
@@ -284,15 +288,41 @@ void cattn_tree_set_fill(struct cattn_tree *tree, uint32_t slot, uint32_t fill)
     tree->slots[slot].fill = fill;
 }
 
+/* ---- eviction */
+
+/* A whole 64 bits, and seldom asked for. */
+static uint64_t ghost_of(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens)
+{
+    uint64_t hash = cattn_hash_mix(tree->seed, cattn_tree_key(tree, parent, root));
+    for (uint32_t i = 0; i < tree->chunk_tokens; i++)
+        hash = cattn_hash_mix(hash, (uint32_t)tokens[i]);
+    return hash;
+}
+
+bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens)
+{
+    return cattn_ghosts_have(&tree->ghosts, ghost_of(tree, parent, root, tokens));
+}
+
+static void evict_slot(struct cattn_tree *tree, uint32_t slot)
+{
+    const struct cattn_slot *x = &tree->slots[slot];
+    const struct cattn_root *root = &tree->roots.records[x->root];
+    uint64_t name = root->hash;
+    bool last = root->n_chunks == 1;
+    cattn_ghosts_add(&tree->ghosts, ghost_of(tree, x->parent, x->root, cattn_tree_tokens(tree, slot)));
+    if (last)
+        cattn_ghosts_add(&tree->ghosts, name);
+    unlink_slot(tree, slot);
+    free_slot(tree, slot);
+    tree->evictions++;
+}
+
 /* Paths are released leaf first, so the oldest has no children. */
 void cattn_tree_evict(struct cattn_tree *tree, uint32_t n)
 {
-    for (; n && tree->oldest != CATTN_NONE; n--) {
-        uint32_t slot = tree->oldest;
-        unlink_slot(tree, slot);
-        free_slot(tree, slot);
-        tree->evictions++;
-    }
+    for (; n && tree->oldest != CATTN_NONE; n--)
+        evict_slot(tree, tree->oldest);
 }
 
 /* ---- pins and namespaces */
@@ -364,6 +394,7 @@ static void free_unreferenced(struct cattn_tree *tree, uint32_t root)
 void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    cattn_ghosts_remove(&tree->ghosts, cattn_roots_hash(&tree->roots, name, length));
     if (root == CATTN_NONE)
         return;
     cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */

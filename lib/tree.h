@@ -4,6 +4,7 @@
 #ifndef CATTN_TREE_H
 #define CATTN_TREE_H
 
+#include "ghosts.h"
 #include "roots.h"
 
 struct cattn_slot {
@@ -49,6 +50,7 @@ struct cattn_tree {
     struct cattn_table index;  /* published chunks by (parent, tokens) */
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
+    struct cattn_ghosts ghosts; /* what was evicted */
 };
 
 /* CATTN_ENOMEM. */
@@ -99,6 +101,9 @@ uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, u
  * equals.  *length: how many.  CATTN_NONE: there is none. */
 uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
                                  uint32_t n, uint32_t *length);
+
+/* Whether a chunk with these chunk_tokens tokens was evicted, as far as that is remembered. */
+bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens);
 
 /* Makes a full slot visible (no equal chunk may be there, and its parent must be visible), and invisible again. */
 void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot);

@@ -248,6 +248,9 @@ static uint64_t fingerprint(void)
     hash = mix_number(mix_number(hash, tree->stored_tokens), tree->evictions);
     hash = mix_number(mix_number(hash, tree->n_pins), tree->n_pinned);
     hash = mix_number(hash, tree->peak_used);
+    hash = mix_in(hash, cache->opens, sizeof(cache->opens));
+    hash = mix_in(hash, cache->unfound, sizeof(cache->unfound));
+    hash = mix_in(hash, tree->ghosts.hashes, (tree->ghosts.mask + 1) * sizeof(*tree->ghosts.hashes));
     for (uint32_t i = 0; i < tree->n_touched; i++) {
         const struct cattn_slot *x = &tree->slots[i];
         uint64_t all[] = {x->refs, x->writer, x->root, x->parent, x->children,

@@ -212,6 +212,14 @@ CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cat
  * that was overwritten).  CATTN_ENOMEM: it could not look.  Slow: for tests. */
 CATTN_API CATTN_CHECK int cattn_cache_selfcheck(const cattn_cache *cache);
 
+/* Draws the tree for Graphviz: namespaces, chunks (their first tokens; dashed: evictable, bold: pinned, dotted: not
+ * complete) and sequences (a line to the last thing that each holds).  `write` gets the text in small pieces of n
+ * bytes, not terminated; it must not call the cache.  Returns CATTN_OK, or the first of write's results that was not 0,
+ * after which it is not called again.  Takes no memory, and time for everything there is: for looking at small caches.
+ * CATTN_EINVAL: no cache, or no write. */
+CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
+                                               int (*write)(void *context, const char *text, size_t n), void *context);
+
 /* ---- sequences -------------------------------------------------------------------------------------- */
 
 /* Opens a sequence and matches the start of its prompt against what is cached in the namespace ns[0..ns_len)

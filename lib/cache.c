@@ -199,7 +199,16 @@ int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache)
     shape.n_threads = config->n_threads ? config->n_threads : backend->default_threads();
     if (shape.n_threads > MAX_THREADS)
         shape.n_threads = MAX_THREADS;
-    return cattn_cache_make(&shape, backend, chosen(config->kernel, "CATTN_KERNEL"), config->flags, cache);
+    cattn_cache *made;
+    status = cattn_cache_make(&shape, backend, chosen(config->kernel, "CATTN_KERNEL"), config->flags, &made);
+    if (status)
+        return status;
+    if (cattn_events_open(&made->tree.events, shape.n_slots, config->on_event, config->event_context)) {
+        cattn_cache_destroy(made);
+        return CATTN_ENOMEM;
+    }
+    *cache = made;
+    return CATTN_OK;
 }
 
 /* ---- what can be observed */
@@ -257,6 +266,8 @@ int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats)
     stats->evictions = tree->evictions;
     stats->n_pins = tree->n_pins;
     stats->pinned_slots = tree->n_pinned;
+    memset(stats->opens, 0, sizeof(stats->opens));
+    memset(stats->unfound_tokens, 0, sizeof(stats->unfound_tokens));
     memcpy(stats->opens, cache->opens, sizeof(cache->opens));
     memcpy(stats->unfound_tokens, cache->unfound, sizeof(cache->unfound));
     stats->read_bytes = cache->read_bytes;

@@ -39,6 +39,7 @@ void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
     cattn_ghosts_release(&tree->ghosts);
+    cattn_events_close(&tree->events);
     cattn_free(tree->slots);
     cattn_free(tree->tokens);
     cattn_free(tree->index.entries);
@@ -180,11 +181,15 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot)
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children++;
     tree->roots.records[x->root].n_chunks++;
+    if (tree->events.call)
+        cattn_events_published(tree, slot);
 }
 
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
 {
     struct cattn_slot *x = &tree->slots[slot];
+    if (tree->events.call)
+        cattn_events_removed(tree, slot);
     remove_entry(tree, &tree->index, slot);
     if (x->newer != CATTN_NONE)
         tree->slots[x->newer].older = x->older;
@@ -398,6 +403,8 @@ void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t len
     if (root == CATTN_NONE)
         return;
     cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */
+    if (tree->events.call)
+        cattn_events_cleared(tree, root);
     cattn_roots_retire(&tree->roots, root);
     free_unreferenced(tree, root);
     for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {

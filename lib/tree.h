@@ -4,6 +4,7 @@
 #ifndef CATTN_TREE_H
 #define CATTN_TREE_H
 
+#include "events.h"
 #include "ghosts.h"
 #include "roots.h"
 
@@ -51,6 +52,7 @@ struct cattn_tree {
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
     struct cattn_ghosts ghosts; /* what was evicted */
+    struct cattn_events events; /* nobody listens, unless they are opened */
 };
 
 /* CATTN_ENOMEM. */

@@ -112,8 +112,12 @@ enum cattn_dtype {
 };
 
 enum cattn_flags {
-    CATTN_NO_RETAIN = 1 /* free a chunk when its last sequence goes, as the paper does; default: keep it
-                           cached until its slot is needed */
+    CATTN_NO_RETAIN = 1, /* free a chunk when its last sequence goes, as the paper does; default: keep it
+                            cached until its slot is needed */
+    CATTN_ZERO_FREED = 2 /* overwrite K, V and token ids of a slot with zeros when it is freed (evicted, not retained,
+                            dropped by truncate or abort, of an invalidated namespace): costs a write of slot_bytes each
+                            time.  Tokens that truncate cuts off a slot that stays go when they are written over, or
+                            with the slot; the token ids that sequences keep are not overwritten */
 };
 
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the

@@ -261,6 +261,10 @@ static void free_slot(struct cattn_tree *tree, uint32_t slot)
     if (x->published)
         cattn_tree_unpublish(tree, slot);
     cattn_tree_set_fill(tree, slot, 0);
+    if (tree->clear) {
+        memset(cattn_tree_tokens(tree, slot), 0, tree->chunk_tokens * sizeof(int32_t));
+        tree->clear(tree->clear_context, slot);
+    }
     *x = (struct cattn_slot){.root = CATTN_NONE, .parent = CATTN_NONE, .next = tree->free};
     tree->free = slot;
     tree->n_free++;

@@ -48,6 +48,9 @@ struct cattn_tree {
     uint32_t n_pinned; /* slots that pins hold */
     uint64_t mark;
     uint64_t seed;
+    void (*clear)(void *context,
+                  uint32_t slot); /* called with a slot that was freed, whose tokens are zeroed; or NULL */
+    void *clear_context;
     struct cattn_table index;  /* published chunks by (parent, tokens) */
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;

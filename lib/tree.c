@@ -218,6 +218,7 @@ static void push_newest(struct cattn_tree *tree, uint32_t slot)
         tree->oldest = slot;
     tree->newest = slot;
     tree->n_evictable++;
+    tree->roots.records[x->root].n_evictable++;
 }
 
 static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
@@ -232,6 +233,7 @@ static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
     else
         tree->newest = x->prev;
     tree->n_evictable--;
+    tree->roots.records[x->root].n_evictable--;
 }
 
 static void note_peak(struct cattn_tree *tree)
@@ -250,6 +252,7 @@ uint32_t cattn_tree_take(struct cattn_tree *tree, uint32_t parent, uint32_t root
     tree->n_free--;
     tree->slots[slot] = (struct cattn_slot){.refs = 1, .writer = writer, .root = root, .parent = parent};
     cattn_roots_acquire(&tree->roots, root);
+    tree->roots.records[root].n_slots++;
     note_peak(tree);
     return slot;
 }
@@ -268,6 +271,7 @@ static void free_slot(struct cattn_tree *tree, uint32_t slot)
     *x = (struct cattn_slot){.root = CATTN_NONE, .parent = CATTN_NONE, .next = tree->free};
     tree->free = slot;
     tree->n_free++;
+    tree->roots.records[root].n_slots--;
     cattn_roots_drop(&tree->roots, root);
 }
 
@@ -316,12 +320,11 @@ bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint
 static void evict_slot(struct cattn_tree *tree, uint32_t slot)
 {
     const struct cattn_slot *x = &tree->slots[slot];
-    const struct cattn_root *root = &tree->roots.records[x->root];
-    uint64_t name = root->hash;
-    bool last = root->n_chunks == 1;
+    struct cattn_root *root = &tree->roots.records[x->root];
     cattn_ghosts_add(&tree->ghosts, ghost_of(tree, x->parent, x->root, cattn_tree_tokens(tree, slot)));
-    if (last)
-        cattn_ghosts_add(&tree->ghosts, name);
+    if (root->n_chunks == 1)
+        cattn_ghosts_add(&tree->ghosts, root->hash);
+    root->evictions++;
     unlink_slot(tree, slot);
     free_slot(tree, slot);
     tree->evictions++;
@@ -349,6 +352,12 @@ static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const in
     return slot;
 }
 
+static void count_pinned(struct cattn_tree *tree, uint32_t slot, int more)
+{
+    tree->n_pinned += (uint32_t)more;
+    tree->roots.records[tree->slots[slot].root].n_pinned += (uint32_t)more;
+}
+
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
@@ -359,7 +368,7 @@ int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, con
         return CATTN_ENOMEM;
     for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent) {
         cattn_tree_acquire(tree, slot);
-        tree->n_pinned += !tree->slots[slot].pinned++;
+        count_pinned(tree, slot, !tree->slots[slot].pinned++);
     }
     tree->slots[leaf].pins++;
     tree->n_pins++;
@@ -372,7 +381,7 @@ static void unpin_leaf(struct cattn_tree *tree, uint32_t leaf)
     tree->n_pins--;
     for (uint32_t slot = leaf; slot != CATTN_NONE;) {
         uint32_t parent = tree->slots[slot].parent;
-        tree->n_pinned -= !--tree->slots[slot].pinned;
+        count_pinned(tree, slot, -!--tree->slots[slot].pinned);
         cattn_tree_unref(tree, slot);
         slot = parent;
     }

@@ -261,8 +261,12 @@ static uint64_t fingerprint(void)
         hash = mix_number(hash, i);
     for (uint32_t i = tree->free; i != CATTN_NONE; i = tree->slots[i].next)
         hash = mix_number(hash, i);
-    for (uint32_t i = 0; i < tree->roots.n; i++)
-        hash = mix_number(mix_number(hash, tree->roots.records[i].refs), tree->roots.records[i].current);
+    for (uint32_t i = 0; i < tree->roots.n; i++) {
+        const struct cattn_root *x = &tree->roots.records[i];
+        uint64_t all[] = {x->refs,     x->current, x->n_slots, x->n_chunks, x->n_evictable,
+                          x->n_pinned, x->hits,    x->misses,  x->evictions};
+        hash = mix_in(hash, all, sizeof(all));
+    }
     for (uint32_t i = 0; i < cache->sequences.n; i++) {
         const struct cattn_sequence *x = cache->sequences.handles[i].sequence;
         if (!x)

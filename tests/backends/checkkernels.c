@@ -308,6 +308,7 @@ static uint64_t check_one(enum fold_variant variant)
 START_TEST(a_variant)
 {
     const enum fold_variant variant = (enum fold_variant)_i;
+    n_failures = 0;
     const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         signal(faults[i], on_fault);

@@ -321,8 +321,8 @@ CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns,
  * is pinned.  CATTN_EINVAL. */
 CATTN_API int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len);
 
-struct cattn_namespace_stats {
-    size_t size;              /* in: sizeof(struct cattn_namespace_stats) */
+struct cattn_usage {
+    size_t size;              /* in: sizeof(struct cattn_usage) */
     uint64_t n_sequences;     /* open now */
     uint64_t n_slots;         /* that its chunks take, complete or not, referred to or not */
     uint64_t evictable_slots; /* of them: cached, without references */
@@ -335,7 +335,7 @@ struct cattn_namespace_stats {
  * on with is not counted).  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk; its counts are
  * forgotten. */
 CATTN_API CATTN_CHECK int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len,
-                                                struct cattn_namespace_stats *stats);
+                                                struct cattn_usage *stats);
 
 /* Frees up to n_slots cached chunks to which nothing refers, the longest unused first; UINT64_MAX: all of them.
  * *n_evicted (if not NULL): how many.  Never needed: a step evicts what it has no room for.  CATTN_EINVAL. */

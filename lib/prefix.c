@@ -38,7 +38,7 @@ static uint64_t count_closed(const cattn_cache *cache, uint32_t root)
     return n;
 }
 
-int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len, struct cattn_namespace_stats *stats)
+int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len, struct cattn_usage *stats)
 {
     if (!is_prefix(cache, ns, ns_len, NULL, 0) || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
         return CATTN_EINVAL;

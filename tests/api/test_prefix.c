@@ -213,9 +213,9 @@ START_TEST(an_invalidated_namespace_starts_empty)
 }
 END_TEST
 
-static struct cattn_namespace_stats stats_of(uint64_t space)
+static struct cattn_usage stats_of(uint64_t space)
 {
-    struct cattn_namespace_stats stats = {.size = sizeof stats};
+    struct cattn_usage stats = {.size = sizeof stats};
     ck_assert_int_eq(cattn_namespace_stats(e.cache, name_of(&space), space ? sizeof space : 0, &stats), CATTN_OK);
     return stats;
 }
@@ -223,7 +223,7 @@ static struct cattn_namespace_stats stats_of(uint64_t space)
 START_TEST(each_namespace_has_counts_of_its_own)
 {
     struct toy toy;
-    struct cattn_namespace_stats stats = {.size = sizeof stats};
+    struct cattn_usage stats = {.size = sizeof stats};
     start(20, 0);
     leave("ab", 0);
     leave("abc", 0);
@@ -374,7 +374,7 @@ static int is_pinned(int node)
 static void compare_spaces(void)
 {
     for (uint64_t space = 0; space < SPACES; space++) {
-        struct cattn_namespace_stats stats = {.size = sizeof stats};
+        struct cattn_usage stats = {.size = sizeof stats};
         uint64_t slots = 0, evictable = 0, pinned = 0, open = 0, closed = 0;
         int root = roots[space];
         for (int i = 0; i < n_nodes; i++) {

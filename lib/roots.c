@@ -27,9 +27,12 @@ static uint64_t hash_name(const struct cattn_roots *roots, const unsigned char *
     return hash;
 }
 
+/* Linear hashing: with each record a bucket is added, which takes over its part of one other.  So a table of any size
+ * grows without a pause. */
 static uint32_t *bucket_of(const struct cattn_roots *roots, uint64_t hash)
 {
-    return &roots->buckets[hash & (roots->n - 1)];
+    uint32_t i = (uint32_t)hash & roots->mask;
+    return &roots->buckets[i < roots->n ? i : i & roots->mask >> 1];
 }
 
 uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, size_t length)
@@ -61,33 +64,38 @@ static void unlink_root(struct cattn_roots *roots, uint32_t root)
     *link = roots->records[root].next;
 }
 
-/* Twice as many records and buckets; all that are there are linked anew. */
+static void add_bucket(struct cattn_roots *roots)
+{
+    uint32_t added = roots->n++;
+    if (added > roots->mask)
+        roots->mask = 2 * roots->mask + 1;
+    roots->buckets[added] = CATTN_NONE;
+    if (!added)
+        return;
+    uint32_t *old = &roots->buckets[added & roots->mask >> 1], root = *old;
+    *old = CATTN_NONE;
+    while (root != CATTN_NONE) {
+        uint32_t next = roots->records[root].next;
+        link_root(roots, root);
+        root = next;
+    }
+}
+
+/* One record more, which is free. */
 static int grow(struct cattn_roots *roots)
 {
-    uint32_t n = roots->n ? 2 * roots->n : 8;
-    if (n < roots->n)
+    if (roots->n == CATTN_NONE)
         return CATTN_ENOMEM;
-    uint32_t *buckets = cattn_malloc(n, sizeof(*buckets));
-    struct cattn_root *records = cattn_realloc(roots->records, n, sizeof(*records));
-    if (records)
-        roots->records = records;
-    if (!buckets || !records) {
-        cattn_free(buckets);
+    size_t n = (size_t)roots->n + 1;
+    struct cattn_root *records = cattn_grow(roots->records, &roots->records_capacity, n, sizeof(*records));
+    roots->records = records ? records : roots->records;
+    uint32_t *buckets = cattn_grow(roots->buckets, &roots->buckets_capacity, n, sizeof(*buckets));
+    roots->buckets = buckets ? buckets : roots->buckets;
+    if (!records || !buckets)
         return CATTN_ENOMEM;
-    }
-    memset(buckets, 0xff, n * sizeof(*buckets));
-    cattn_free(roots->buckets);
-    roots->buckets = buckets;
-    uint32_t old = roots->n;
-    roots->n = n;
-    for (uint32_t i = 0; i < old; i++) {
-        if (records[i].current)
-            link_root(roots, i);
-    }
-    for (uint32_t i = n; i-- > old;) {
-        records[i] = (struct cattn_root){.next = roots->free};
-        roots->free = i;
-    }
+    roots->free = roots->n;
+    records[roots->free] = (struct cattn_root){.next = CATTN_NONE};
+    add_bucket(roots);
     return CATTN_OK;
 }
 

@@ -22,8 +22,10 @@ struct cattn_root {
 struct cattn_roots {
     struct cattn_root *records;
     uint32_t *buckets; /* as many as records: the first record of each, or CATTN_NONE */
-    uint32_t n;        /* records in the array, a power of two */
-    uint32_t free;
+    size_t records_capacity, buckets_capacity;
+    uint32_t n;    /* records in use at some time */
+    uint32_t mask; /* the least power of two that is n or more, less 1 */
+    uint32_t free; /* the first of the free ones among them, or CATTN_NONE */
     uint64_t last_id;
     uint64_t seed;
 };

@@ -357,6 +357,9 @@ static void fetch_evictable(const struct cattn_tree *tree, uint32_t slot)
     const struct cattn_slot *x = &tree->slots[slot];
     FETCH(&tree->index.entries[(uint32_t)x->hash & tree->index.mask]);
     FETCH(&tree->firsts.entries[x->first_tag & tree->firsts.mask]);
+    FETCH(&tree->roots.records[x->root]);
+    if (x->parent != CATTN_NONE)
+        FETCH(&tree->slots[x->parent]);
     if (x->next != CATTN_NONE)
         FETCH(&tree->slots[x->next]);
 }

@@ -105,8 +105,10 @@ enum cattn_dtype {
     CATTN_F16 = 1,  /* IEEE binary16 */
     CATTN_BF16 = 2, /* the upper half of an f32 */
     CATTN_I8 = 3    /* kv_dtype only: -127 .. 127 times an f32 scale, one scale for the key and one for the value of
-                       each token and KV head, worked out when they are stored.  A stored element x is off by at most
-                       max|x| / 254 over its vector, and a quarter of a percent more of that for rounding */
+                       each token and KV head, worked out when they are stored.  A stored element is off by at most
+                       max|x| / 254 over its vector x, and a quarter of a percent more of that for rounding; vectors
+                       with max|x| < 2^-112 by 2^-119.  On top of that kernels may round q to max|q| / 8190 and move an
+                       output by max|v| / 255; errors that large need 64 tokens of equal weight rounded alike */
 };
 
 enum cattn_flags {

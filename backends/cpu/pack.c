@@ -61,25 +61,33 @@ static void quantise(struct packed *to, const float *from, uint32_t n, uint32_t 
     to_bytes(to->bytes, from, n, 127 / unit, flip);
 }
 
+/* Floats, zero from n to the next multiple of 16: the caller's own where that will do. */
+static const float *widen(float *wide, const void *array, uint32_t dtype, size_t first, uint32_t n)
+{
+    if (dtype == CATTN_F32 && n % 16 == 0)
+        return (const float *)array + first;
+    cattn_load_row(wide, array, dtype, first, n);
+    memset(wide + n, 0, (cattn_round_up(n, 16) - n) * sizeof *wide);
+    return wide;
+}
+
 /* `flip` is what the bits of a byte of i8 are changed by. */
 static void convert(struct packed *to, uint32_t kv_dtype, const void *array, uint32_t dtype, size_t first, uint32_t n,
                     uint32_t pad, uint32_t flip)
 {
-    const size_t size = cattn_dtype_size(dtype);
+    const size_t size = cattn_dtype_size(kv_dtype);
+    const uint32_t whole = cattn_round_up(n, 16);
     float wide[CATTN_MAX_HEAD_DIM];
-    if (dtype == kv_dtype) {
+    if (dtype == kv_dtype)
         memcpy(to->bytes, (const char *)array + first * size, n * size);
-        memset(to->bytes + n * size, 0, (pad - n) * size);
-        return;
-    }
-    float *numbers = kv_dtype == CATTN_F32 ? to->numbers : wide;
-    const uint32_t whole = cattn_round_up(pad, 16);
-    cattn_load_row(numbers, array, dtype, first, n);
-    memset(numbers + n, 0, (whole - n) * sizeof *numbers);
-    if (kv_dtype == CATTN_I8)
-        quantise(to, wide, whole, flip);
-    else if (kv_dtype != CATTN_F32)
-        to_halves(to->halves, wide, whole, kv_dtype);
+    else if (kv_dtype == CATTN_F32)
+        cattn_load_row(to->numbers, array, dtype, first, n);
+    else if (kv_dtype == CATTN_I8)
+        quantise(to, widen(wide, array, dtype, first, n), whole, flip);
+    else
+        to_halves(to->halves, widen(wide, array, dtype, first, n), whole, kv_dtype);
+    if (pad > n)
+        memset(to->bytes + n * size, (int)flip, (pad - n) * size);
 }
 
 /* ---- places ----------------------------------------------------------------------------------------- */
@@ -103,7 +111,8 @@ void cattn_pack_k(const struct cattn_layout *layout, unsigned char *block, uint3
     struct packed key;
     const uint32_t bytes = layout->k_pad * (uint32_t)cattn_dtype_size(layout->dtype);
     unsigned char *group = block + (size_t)(t / 16 * 16) * bytes;
-    convert(&key, layout->dtype, array, dtype, first, layout->k_dim, layout->k_pad, 0x80);
+    convert(&key, layout->dtype, array, dtype, first, layout->k_dim, layout->k_pad,
+            layout->dtype == CATTN_I8 ? 0x80 : 0);
     if (layout->dtype == CATTN_F16)
         scatter_halves((uint16_t *)group + t % 16, key.halves, layout->k_pad);
     else

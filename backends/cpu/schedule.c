@@ -455,13 +455,23 @@ static void list_ahead(const struct job *job, size_t r, uint32_t chunk, const un
     }
 }
 
-/* The chunks that rows in a window do not see: [*first, *end) of all chunks there are. */
-static void find_gap(const struct job *job, uint64_t least, uint64_t *first, uint64_t *end)
+/* The chunks that rows in a window do not see: [first, end) of all chunks there are. */
+struct gap {
+    uint64_t first, end;
+};
+
+static struct gap find_gap(const struct job *job, uint64_t least)
 {
     const struct cattn_scoring *scoring = &job->rows.scoring;
     const uint32_t c = job->work->chunk_tokens;
-    *first = (scoring->n_sink_tokens + c - 1) / c;
-    *end = least < scoring->window ? 0 : (least + 1 - scoring->window) / c;
+    return (struct gap){.first = (scoring->n_sink_tokens + c - 1) / c,
+                        .end = least < scoring->window ? 0 : (least + 1 - scoring->window) / c};
+}
+
+/* The chunk, or, if it lies in the gap, the first behind that; at most `end`. */
+static uint32_t past_gap(const struct gap *gap, uint32_t chunk, uint32_t end)
+{
+    return chunk >= gap->first && chunk < gap->end ? smaller(gap->end, end) : chunk;
 }
 
 static void fold_run(const struct job *job, size_t r)
@@ -470,27 +480,24 @@ static void fold_run(const struct job *job, size_t r)
     const struct cattn_work_run *run = &work->runs[r];
     const uint32_t per_span = span_chunks(work);
     uint32_t chunk, end, n_rows;
-    uint64_t least, last, gap, gap_end;
+    uint64_t least, last;
     clip_chunks(work, job->task, run, &chunk, &end);
     if (chunk >= end || (n_rows = list_rows(job, run, &least, &last)) == 0)
         return;
     end = smaller(end, last / work->chunk_tokens + 1);
-    find_gap(job, least, &gap, &gap_end);
+    const struct gap gap = find_gap(job, least);
     const unsigned char *ahead[CATTN_AHEAD];
-    while (chunk < end) {
-        if (chunk >= gap && chunk < gap_end) {
-            chunk = smaller(gap_end, end);
-            continue;
-        }
+    for (chunk = past_gap(&gap, chunk, end); chunk < end;) {
         const uint32_t span = chunk / per_span;
         uint32_t stop = smaller(end, ((uint64_t)span + 1) * per_span);
-        if (chunk < gap && gap < gap_end)
-            stop = smaller(stop, gap);
+        if (chunk < gap.first && gap.first < gap.end)
+            stop = smaller(stop, gap.first);
+        const uint32_t then = past_gap(&gap, stop, end);
         open_span(job, n_rows, span);
-        list_ahead(job, r, stop, ahead);
+        list_ahead(job, r, then, ahead);
         job->schedule->kernel->fold(&job->rows, work->slots + run->slots + (chunk - run->first_chunk), stop - chunk,
                                     (uint64_t)chunk * work->chunk_tokens, job->scratch->rows, n_rows, ahead);
-        chunk = stop;
+        chunk = then;
     }
 }
 

@@ -138,10 +138,10 @@ def test_logits():
 
 
 def test_narrow():
-    """f16 and bf16 K and V: the tokens of the runs whose least gap is above what such K and V can move."""
-    for dtype, gap in ("bf16", 0.05), ("f16", 0.01):
+    """Narrow K and V: the tokens of the runs whose least gap is above what such K and V can move."""
+    for dtype, gap, least in ("bf16", 0.05, 30), ("f16", 0.01, 30), ("i8", 0.15, 10):
         runs = [r for r in greedy + edges if r["min_gap"] > gap]
-        check(len(runs) >= 30, f"{len(runs)} runs with a gap above {gap}")
+        check(len(runs) >= least, f"{len(runs)} runs with a gap above {gap}")
         path = write_requests(dtype + ".jsonl", runs)
         for kernel in kernels:
             for more in [], ["--chunk", "32", "--prefill-rows", "33"], ["--no-sharing"], ["--max-batch", "1"]:
@@ -156,7 +156,7 @@ def test_bits():
     for kernel in kernels:
         if "(exact)" not in run("--prompt", "A", "--n-predict", "1", "--kernel", kernel, "--stats").stderr.decode():
             continue
-        for dtype in "f32", "bf16":
+        for dtype in "f32", "bf16", "i8":
             fixed = ["--exact-linear", "--kernel", kernel, "--kv-dtype", dtype]
             first = decode_logits(path, *fixed, "--no-sharing", "--max-batch", "1", "--threads", "1")
             for more in "--threads 1", "--threads 2", "--threads 3 --prefill-rows 33", "--max-batch 1", \

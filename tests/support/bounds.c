@@ -13,7 +13,7 @@ static const struct accuracy {
     double score, query, weight;
 } accuracies[] = {
     {"amx", CATTN_BF16, 0x1p-20, 0x1p-9, 0x1p-8}, /* queries and weights are rounded to bf16 */
-    {NULL, CATTN_I8, 0x1p-8, 0, 0x1p-8},          /* a quantum more or less, where rounding is on the edge */
+    {NULL, CATTN_I8, 0x1p-8, 0, 0x1p-8},          /* 13 bits of each, and a quantum where rounding is on the edge */
     {NULL, ANY, 0x1p-22, 0, 0},                   /* sums in f32 */
 };
 

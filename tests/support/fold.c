@@ -94,12 +94,6 @@ static struct cattn_shape shape_of(const struct fold_case *c)
                                 .n_threads = 1};
 }
 
-int fold_is_stored(const struct fold_case *c)
-{
-    const struct cattn_shape shape = shape_of(c);
-    return cattn_backend_find("cpu")->block_bytes(&shape) != 0;
-}
-
 uint64_t fold_cost(const struct fold_case *c)
 {
     return (uint64_t)c->n_rows * c->n_tokens * (c->head_dim + c->v_head_dim);

@@ -36,9 +36,6 @@ struct fold_case fold_case_at(uint64_t number);
 const char *fold_variant_name(enum fold_variant variant);
 void fold_describe(const struct fold_case *c, char *text, size_t size);
 
-/* Whether this build stores K and V of the data type. */
-int fold_is_stored(const struct fold_case *c);
-
 /* Multiplications for one row and token, times all of those. */
 uint64_t fold_cost(const struct fold_case *c);
 

@@ -19,7 +19,7 @@
 #define LONGEST   200000                          /* tokens of a long one */
 #define KV_BYTES  (UINT64_C(2) * 8 * 8 * 128 * 2) /* of a token: bf16, 8 layers, 8 heads of 128 */
 #define MAX_SIZES 5
-#define MAX_ROWS  256
+#define MAX_ROWS  (MAX_SIZES * 32)
 #define MAX_BATCH 256
 
 static const char help[] = "Usage: tree [OPTION]...\n"
@@ -44,7 +44,7 @@ struct row {
     const char *what, *unit;
     uint64_t tokens; /* cached when it was measured */
     size_t n;
-    double median, minimum, maximum;
+    double median, minimum, p99, maximum;
 };
 
 struct bench {
@@ -59,7 +59,6 @@ struct bench {
     uint64_t *live_prompt, n_live;
     struct row rows[MAX_ROWS];
     size_t n_rows;
-    struct bench_samples samples, worst;
 };
 
 static void must(int status, const char *what)
@@ -165,22 +164,27 @@ static uint64_t cached(const struct bench *bench)
     return bench->cache->tree.stored_tokens;
 }
 
-static void sample(struct bench *bench, double value)
+static void add(struct bench_samples *samples, double value)
 {
-    if (bench_samples_add(&bench->samples, value))
-        must(CATTN_ENOMEM, "samples");
+    must(bench_samples_add(samples, value) ? CATTN_ENOMEM : CATTN_OK, "samples");
 }
 
-/* The samples so far become a row, and are forgotten. */
-static void report(struct bench *bench, const char *what, const char *unit, uint64_t tokens)
+/* The samples become a row, if there are any. */
+static void report(struct bench *bench, struct bench_samples *samples, const char *what, const char *unit,
+                   uint64_t tokens)
 {
-    struct bench_samples *samples = &bench->samples;
     if (samples->n && bench->n_rows < MAX_ROWS) {
         double median = bench_samples_median(samples); /* sorts them */
-        bench->rows[bench->n_rows++] =
-            (struct row){what, unit, tokens, samples->n, median, samples->values[0], samples->values[samples->n - 1]};
+        bench->rows[bench->n_rows++] = (struct row){.what = what,
+                                                    .unit = unit,
+                                                    .tokens = tokens,
+                                                    .n = samples->n,
+                                                    .median = median,
+                                                    .minimum = samples->values[0],
+                                                    .p99 = samples->values[(samples->n - 1) * 99 / 100],
+                                                    .maximum = samples->values[samples->n - 1]};
     }
-    samples->n = 0;
+    bench_samples_release(samples);
 }
 
 /* ---- filling */
@@ -193,10 +197,11 @@ static double behind(uint64_t made, double goal)
 /* One namespace after the other gets a chunk, some prompts are long, the rest is of middle length. */
 static void grow(struct bench *bench, uint64_t tokens)
 {
+    struct bench_samples samples = {0};
     double part = (double)tokens / (double)bench->options.tokens;
     double n_small = part * (double)bench->options.namespaces, n_long = floor(part * 4);
     double n_middle = 1 + part * 0.25 * (double)bench->options.tokens / (PROMPT - SYSTEM);
-    while (cached(bench) < tokens) {
+    while (cached(bench) < tokens || !bench->n_middle) {
         double small = behind(bench->n_small, n_small), longs = behind(bench->n_long, n_long);
         double middle = behind(bench->n_middle, n_middle);
         enum kind kind = longs < 1 && longs <= small ? LONG : small < 1 && small <= middle ? SMALL : MIDDLE;
@@ -205,8 +210,9 @@ static void grow(struct bench *bench, uint64_t tokens)
         double start = bench_thread_now();
         close_seq(bench, serve(bench, &prompt));
         if (kind == SMALL)
-            sample(bench, 1e6 * (bench_thread_now() - start));
+            add(&samples, 1e6 * (bench_thread_now() - start));
     }
+    report(bench, &samples, "tenant: first request", "us", tokens);
 }
 
 static void add_live(struct bench *bench, uint64_t n)
@@ -232,13 +238,18 @@ static uint64_t plain_hash(const int32_t *tokens, size_t n)
 
 static volatile uint64_t sink;
 
+static uint64_t new_number(struct bench *bench)
+{
+    return 100 + bench->n_fresh++; /* behind those of the groups */
+}
+
 static struct prompt random_live_prompt(struct bench *bench)
 {
     return make_prompt(bench, MIDDLE, bench->live_prompt[next_random(bench, bench->n_live)]);
 }
 
-/* Nanoseconds of a match that must find so many chunks. */
-static double time_match(struct bench *bench, const struct prompt *prompt, uint32_t *path, bool hit)
+/* Nanoseconds of a match; *all: it found every chunk. */
+static double time_match(struct bench *bench, const struct prompt *prompt, uint32_t *path, bool *all)
 {
     const struct cattn_tree *tree = &bench->cache->tree;
     size_t n = (prompt->length - 1) / tree->chunk_tokens;
@@ -246,54 +257,104 @@ static double time_match(struct bench *bench, const struct prompt *prompt, uint3
     uint32_t root = cattn_roots_find(&tree->roots, prompt->name, strlen(prompt->name));
     size_t n_found = root == CATTN_NONE ? 0 : cattn_tree_match(tree, root, bench->text, n, path);
     double seconds = bench_now() - start;
-    must(n_found == (hit ? n : 0) ? CATTN_OK : CATTN_ENOTFOUND, "match");
+    *all = n_found == n;
     return 1e9 * seconds;
+}
+
+static double time_hash(const struct bench *bench, size_t n)
+{
+    double start = bench_now();
+    sink += plain_hash(bench->text, n);
+    return 1e9 * (bench_now() - start);
+}
+
+/* Hits and the hash of the same tokens in turn. */
+static void measure_hits(struct bench *bench, uint64_t tokens, uint32_t *path)
+{
+    struct bench_samples matches = {0}, hashes = {0};
+    for (uint64_t i = 0; i < bench->options.repeats; i++) {
+        bool all;
+        struct prompt prompt = random_live_prompt(bench);
+        add(&hashes, time_hash(bench, PROMPT) / PROMPT);
+        add(&matches, time_match(bench, &prompt, path, &all) / PROMPT);
+        must(all ? CATTN_OK : CATTN_ENOTFOUND, "match");
+    }
+    report(bench, &matches, "match", "ns/token", tokens);
+    report(bench, &hashes, "plain hash", "ns/token", tokens);
+}
+
+static void measure_long_hits(struct bench *bench, uint64_t tokens, uint32_t *path)
+{
+    struct bench_samples samples = {0};
+    for (uint64_t i = 0; bench->n_long && i < bench->options.repeats / 10; i++) {
+        bool all;
+        struct prompt prompt = make_prompt(bench, LONG, bench->n_long - 1);
+        double time = time_match(bench, &prompt, path, &all) / (double)prompt.length;
+        if (all)
+            add(&samples, time);
+    }
+    report(bench, &samples, "match: long prompt", "ns/token", tokens);
+}
+
+static void measure_misses(struct bench *bench, uint64_t tokens, uint32_t *path)
+{
+    struct bench_samples samples = {0};
+    for (uint64_t i = 0; i < bench->options.repeats; i++) {
+        bool all;
+        struct prompt prompt = make_prompt(bench, FRESH, new_number(bench));
+        snprintf(prompt.name, sizeof prompt.name, "group %d", (int)(i % 16));
+        add(&samples, time_match(bench, &prompt, path, &all) / 1000);
+        must(all ? CATTN_EINVAL : CATTN_OK, "a match of what is not there");
+    }
+    report(bench, &samples, "match: nothing found", "us", tokens);
 }
 
 static void measure_match(struct bench *bench, uint64_t tokens)
 {
     uint32_t *path = malloc((LONGEST + 1) * sizeof *path);
-    must(path ? CATTN_OK : CATTN_ENOMEM, "path");
-    for (uint64_t i = 0; i < bench->options.repeats; i++) {
-        struct prompt prompt = random_live_prompt(bench);
-        sample(bench, time_match(bench, &prompt, path, true) / PROMPT);
-    }
-    report(bench, "match", "ns/token", tokens);
-    for (uint64_t i = 0; i < bench->options.repeats; i++) {
-        random_live_prompt(bench);
-        double start = bench_now();
-        sink += plain_hash(bench->text, PROMPT);
-        sample(bench, 1e9 * (bench_now() - start) / PROMPT);
-    }
-    report(bench, "hash", "ns/token", tokens);
-    for (uint64_t i = 0; i < bench->options.repeats; i++) {
-        struct prompt prompt = make_prompt(bench, FRESH, 100 + bench->n_fresh++);
-        snprintf(prompt.name, sizeof prompt.name, "group %d", (int)(i % 16));
-        sample(bench, time_match(bench, &prompt, path, false));
-    }
-    report(bench, "match, miss", "ns", tokens);
+    must(path ? CATTN_OK : CATTN_ENOMEM, "memory");
+    measure_hits(bench, tokens, path);
+    measure_long_hits(bench, tokens, path);
+    measure_misses(bench, tokens, path);
     free(path);
 }
 
 /* ---- requests */
 
-static void measure_prompts(struct bench *bench, enum kind kind, const char *what, uint64_t tokens)
+/* Microseconds of open, step and close. */
+static double time_request(struct bench *bench, const struct prompt *prompt)
 {
+    double start = bench_now();
+    close_seq(bench, serve(bench, prompt));
+    return 1e6 * (bench_now() - start);
+}
+
+static void measure_cached_prompts(struct bench *bench, uint64_t tokens)
+{
+    struct bench_samples samples = {0};
     for (uint64_t i = 0; i < bench->options.repeats; i++) {
-        struct prompt prompt =
-            kind == FRESH ? make_prompt(bench, FRESH, 100 + bench->n_fresh++) : random_live_prompt(bench);
-        double start = bench_now();
-        close_seq(bench, serve(bench, &prompt));
-        sample(bench, 1e6 * (bench_now() - start));
-        if (kind == FRESH)
+        struct prompt prompt = random_live_prompt(bench);
+        add(&samples, time_request(bench, &prompt));
+    }
+    report(bench, &samples, "prompt: cached", "us", tokens);
+}
+
+static void measure_new_prompts(struct bench *bench, const char *what, uint64_t tokens)
+{
+    struct bench_samples samples = {0};
+    for (uint64_t i = 0; i < bench->options.repeats; i++) {
+        struct prompt prompt = make_prompt(bench, FRESH, new_number(bench));
+        add(&samples, time_request(bench, &prompt));
+        if (bench->cache->tree.n_free > PROMPT / bench->options.chunk) /* else the pool is meant to stay full */
             cattn_tree_invalidate(&bench->cache->tree, prompt.name, strlen(prompt.name));
     }
-    report(bench, what, "us", tokens);
+    report(bench, &samples, what, "us", tokens);
 }
 
 /* A request of a tenant of which nothing was heard for long. */
 static void measure_tenants(struct bench *bench, uint64_t tokens)
 {
+    struct bench_samples samples = {0};
     for (uint64_t i = 0; i < bench->options.repeats; i++) {
         size_t n_cached;
         struct prompt prompt = make_prompt(bench, SMALL, next_random(bench, bench->n_small));
@@ -302,14 +363,14 @@ static void measure_tenants(struct bench *bench, uint64_t tokens)
         close_seq(bench, seq);
         double seconds = bench_now() - start;
         if (n_cached)
-            sample(bench, 1e6 * seconds);
+            add(&samples, 1e6 * seconds);
     }
-    report(bench, "tenant: open, close", "us", tokens);
+    report(bench, &samples, "tenant: open and close", "us", tokens);
 }
 
 static void measure_calls(struct bench *bench, uint64_t tokens)
 {
-    struct bench_samples truncates = {0}, closes = {0};
+    struct bench_samples forks = {0}, truncates = {0}, closes = {0};
     for (uint64_t i = 0; i < bench->options.repeats; i++) {
         cattn_seq fork;
         double start = bench_now();
@@ -319,19 +380,13 @@ static void measure_calls(struct bench *bench, uint64_t tokens)
         double cut = bench_now();
         close_seq(bench, fork);
         double end = bench_now();
-        sample(bench, 1e6 * (forked - start));
-        if (bench_samples_add(&truncates, 1e6 * (cut - forked)) || bench_samples_add(&closes, 1e6 * (end - cut)))
-            must(CATTN_ENOMEM, "samples");
+        add(&forks, 1e6 * (forked - start));
+        add(&truncates, 1e6 * (cut - forked));
+        add(&closes, 1e6 * (end - cut));
     }
-    report(bench, "fork", "us", tokens);
-    struct bench_samples forks = bench->samples;
-    bench->samples = truncates;
-    report(bench, "truncate", "us", tokens);
-    truncates = bench->samples;
-    bench->samples = closes;
-    report(bench, "close", "us", tokens);
-    bench_samples_release(&truncates);
-    bench_samples_release(&forks);
+    report(bench, &forks, "fork", "us", tokens);
+    report(bench, &truncates, "truncate", "us", tokens);
+    report(bench, &closes, "close", "us", tokens);
 }
 
 /* ---- decoding */
@@ -359,6 +414,7 @@ static void reverse(struct cattn_item *items, uint32_t n)
 /* step_begin of a decode batch; `changes`: in another order each time, so that the work list is built anew. */
 static void measure_decode(struct bench *bench, uint32_t n, bool changes, const char *what, uint64_t tokens)
 {
+    struct bench_samples samples = {0};
     struct cattn_item items[MAX_BATCH];
     uint32_t n_steps = (uint32_t)bench->options.chunk - 2; /* as many as the own tails have room for */
     for (uint64_t i = 0; i < bench->options.repeats; i += n_steps) {
@@ -369,13 +425,13 @@ static void measure_decode(struct bench *bench, uint32_t n, bool changes, const 
             double start = bench_now();
             must(cattn_step_begin(bench->step, items, n), "begin");
             if (k)
-                sample(bench, 1e6 * (bench_now() - start));
+                add(&samples, 1e6 * (bench_now() - start));
             finish_step(bench);
         }
         for (uint32_t k = 0; k < n; k++)
             close_seq(bench, items[k].seq);
     }
-    report(bench, what, "us", tokens);
+    report(bench, &samples, what, "us", tokens);
 }
 
 /* ---- eviction */
@@ -383,20 +439,21 @@ static void measure_decode(struct bench *bench, uint32_t n, bool changes, const 
 /* One at a time, for the worst; then as many at once, for the mean. */
 static void measure_eviction(struct bench *bench, uint64_t tokens)
 {
+    struct bench_samples single = {0}, many = {0};
     struct cattn_tree *tree = &bench->cache->tree;
     uint32_t n = tree->n_evictable / 16 < 4096 ? tree->n_evictable / 16 : 4096;
     for (uint32_t i = 0; i < n; i++) {
         double start = bench_thread_now();
         cattn_tree_evict(tree, 1);
-        sample(bench, 1e9 * (bench_thread_now() - start));
+        add(&single, 1e6 * (bench_thread_now() - start));
     }
-    report(bench, "evict, one by one", "ns/chunk", tokens);
     for (uint32_t i = 0; i < n; i += 64) {
         double start = bench_now();
         cattn_tree_evict(tree, 64);
-        sample(bench, 1e9 * (bench_now() - start) / 64);
+        add(&many, 1e6 * (bench_now() - start) / 64);
     }
-    report(bench, "evict", "ns/chunk", tokens);
+    report(bench, &many, "evict a chunk", "us", tokens);
+    report(bench, &single, "evict one by itself", "us", tokens);
 }
 
 /* ---- memory */
@@ -407,9 +464,9 @@ static uint64_t tree_bytes(const struct bench *bench)
     const struct cattn_roots *roots = &tree->roots;
     uint64_t slot = sizeof *tree->slots + tree->chunk_tokens * sizeof *tree->tokens + 3 * sizeof(uint32_t);
     uint64_t bytes = tree->n_slots * slot + 2 * ((uint64_t)tree->index.mask + 1) * sizeof *tree->index.entries;
-    bytes += roots->records_capacity * sizeof *roots->records + roots->buckets_capacity * sizeof *roots->buckets;
+    bytes += (uint64_t)roots->n * sizeof(struct cattn_root) + roots->blocks_capacity * sizeof *roots->blocks;
     for (uint32_t i = 0; i < roots->n; i++)
-        bytes += roots->records[i].name_length + 16; /* what malloc adds */
+        bytes += cattn_roots_at(roots, i)->name_length + 16; /* what malloc adds */
     return bytes;
 }
 
@@ -426,14 +483,19 @@ static uint64_t sequence_bytes(const struct bench *bench)
     return bytes;
 }
 
+static void note(struct bench *bench, const char *what, const char *unit, uint64_t tokens, double value)
+{
+    struct bench_samples samples = {0};
+    add(&samples, value);
+    report(bench, &samples, what, unit, tokens);
+}
+
 static void measure_memory(struct bench *bench, uint64_t tokens)
 {
-    sample(bench, (double)tree_bytes(bench) / (double)cached(bench));
-    report(bench, "tree", "bytes/token", tokens);
-    sample(bench, (double)sequence_bytes(bench) / (double)cached(bench));
-    report(bench, "sequences", "bytes/token", tokens);
-    sample(bench, 100.0 * (double)(tree_bytes(bench) + sequence_bytes(bench)) / (double)(cached(bench) * KV_BYTES));
-    report(bench, "both, of K and V", "%", tokens);
+    double tree = (double)tree_bytes(bench), sequences = (double)sequence_bytes(bench), n = (double)cached(bench);
+    note(bench, "memory: tree", "bytes/token", tokens, tree / n);
+    note(bench, "memory: sequences", "bytes/token", tokens, sequences / n);
+    note(bench, "memory: of K and V", "%", tokens, 100 * (tree + sequences) / (n * KV_BYTES));
 }
 
 /* ---- all of it */
@@ -442,17 +504,15 @@ static void measure(struct bench *bench, uint64_t tokens)
 {
     bench_progress("%llu tokens", (unsigned long long)tokens);
     grow(bench, tokens);
-    report(bench, "tenant: first request", "us", tokens);
     add_live(bench, 1 + tokens * (bench->options.sequences - 1) / bench->options.tokens);
-    measure_memory(bench, tokens);
     measure_match(bench, tokens);
     measure_tenants(bench, tokens);
-    measure_prompts(bench, FRESH, "prompt, new", tokens);
-    measure_prompts(bench, MIDDLE, "prompt, cached", tokens);
-    measure_decode(bench, 32, false, "decode 32", tokens);
-    measure_decode(bench, 256, false, "decode 256", tokens);
-    measure_decode(bench, 32, true, "decode 32, changed", tokens);
-    measure_decode(bench, 256, true, "decode 256, changed", tokens);
+    measure_new_prompts(bench, "prompt: new", tokens);
+    measure_cached_prompts(bench, tokens);
+    measure_decode(bench, 32, false, "decode 32: unchanged", tokens);
+    measure_decode(bench, 256, false, "decode 256: unchanged", tokens);
+    measure_decode(bench, 32, true, "decode 32: list rebuilt", tokens);
+    measure_decode(bench, 256, true, "decode 256: list rebuilt", tokens);
     measure_calls(bench, tokens);
     measure_eviction(bench, tokens);
 }
@@ -462,16 +522,11 @@ static void measure_full(struct bench *bench)
 {
     const struct cattn_tree *tree = &bench->cache->tree;
     while (tree->n_free > 1) { /* the tail of the last one is free again */
-        struct prompt prompt = make_prompt(bench, FRESH, 100 + bench->n_fresh++);
+        struct prompt prompt = make_prompt(bench, FRESH, new_number(bench));
         close_seq(bench, serve(bench, &prompt));
     }
-    for (uint64_t i = 0; i < bench->options.repeats; i++) {
-        struct prompt prompt = make_prompt(bench, FRESH, 100 + bench->n_fresh++);
-        double start = bench_now();
-        close_seq(bench, serve(bench, &prompt));
-        sample(bench, 1e6 * (bench_now() - start));
-    }
-    report(bench, "prompt, new, pool full", "us", bench->options.tokens);
+    measure_new_prompts(bench, "prompt: new and pool full", bench->options.tokens);
+    measure_memory(bench, bench->options.tokens);
 }
 
 static void set_up(struct bench *bench)
@@ -500,7 +555,6 @@ static void tear_down(struct bench *bench)
 {
     must(cattn_cache_selfcheck(bench->cache), "selfcheck");
     cattn_cache_destroy(bench->cache);
-    bench_samples_release(&bench->samples);
     free(bench->text);
     free(bench->live);
     free(bench->live_prompt);
@@ -508,16 +562,43 @@ static void tear_down(struct bench *bench)
 
 /* ---- output */
 
+static const struct row *row_at(const struct bench *bench, const char *what, uint64_t tokens)
+{
+    for (size_t i = 0; i < bench->n_rows; i++) {
+        if (bench->rows[i].tokens == tokens && !strcmp(bench->rows[i].what, what))
+            return &bench->rows[i];
+    }
+    return NULL;
+}
+
+static uint64_t size_at(const struct bench *bench, int i)
+{
+    return bench->options.tokens >> 2 * (MAX_SIZES - 1 - i);
+}
+
+/* A line for each thing measured, in the order in which they are at the largest size, which has all of them. */
 static void print_table(const struct bench *bench)
 {
     const struct options *options = &bench->options;
-    printf("%llu tokens, %llu namespaces, %llu live sequences, chunk %llu: medians, and the worst\n",
+    printf("%llu tokens, %llu namespaces, %llu live sequences, chunk %llu: medians\n%-26s",
            (unsigned long long)options->tokens, (unsigned long long)options->namespaces,
-           (unsigned long long)options->sequences, (unsigned long long)options->chunk);
-    for (size_t i = 0; i < bench->n_rows; i++) {
-        const struct row *row = &bench->rows[i];
-        printf("%-24s %10llu  %10.3f %10.3f  %s\n", row->what, (unsigned long long)row->tokens, row->median,
-               row->maximum, row->unit);
+           (unsigned long long)options->sequences, (unsigned long long)options->chunk, "tokens cached");
+    for (int i = 0; i < MAX_SIZES; i++)
+        printf(" %9llu", (unsigned long long)size_at(bench, i));
+    puts("       p99     worst");
+    for (size_t k = 0; k < bench->n_rows; k++) {
+        const struct row *last = &bench->rows[k];
+        if (last->tokens != options->tokens)
+            continue;
+        printf("%-26s", last->what);
+        for (int i = 0; i < MAX_SIZES; i++) {
+            const struct row *row = row_at(bench, last->what, size_at(bench, i));
+            if (row)
+                printf(" %9.3f", row->median);
+            else
+                printf(" %9s", "");
+        }
+        printf(" %9.3f %9.3f  %s\n", last->p99, last->maximum, last->unit);
     }
 }
 
@@ -528,11 +609,11 @@ static int write_csv(const struct bench *bench)
         fprintf(stderr, "tree: cannot write %s\n", bench->options.csv);
         return 1;
     }
-    fprintf(file, "what,tokens,unit,median,min,max,samples\n");
+    fprintf(file, "what,tokens,unit,median,min,p99,max,samples\n");
     for (size_t i = 0; i < bench->n_rows; i++) {
         const struct row *row = &bench->rows[i];
-        fprintf(file, "\"%s\",%llu,%s,%.6g,%.6g,%.6g,%zu\n", row->what, (unsigned long long)row->tokens, row->unit,
-                row->median, row->minimum, row->maximum, row->n);
+        fprintf(file, "%s,%llu,%s,%.6g,%.6g,%.6g,%.6g,%zu\n", row->what, (unsigned long long)row->tokens, row->unit,
+                row->median, row->minimum, row->p99, row->maximum, row->n);
     }
     return file != stdout && fclose(file);
 }
@@ -601,8 +682,8 @@ int main(int argc, char **argv)
     if (status)
         return status;
     set_up(&bench);
-    for (int i = MAX_SIZES; i-- > 0;)
-        measure(&bench, bench.options.tokens >> 2 * i);
+    for (int i = 0; i < MAX_SIZES; i++)
+        measure(&bench, size_at(&bench, i));
     measure_full(&bench);
     bench_progress_end();
     if (bench.options.csv)

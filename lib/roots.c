@@ -14,9 +14,10 @@ void cattn_roots_init(struct cattn_roots *roots, uint64_t seed)
 void cattn_roots_release(struct cattn_roots *roots)
 {
     for (uint32_t i = 0; i < roots->n; i++)
-        cattn_free(roots->records[i].name);
-    cattn_free(roots->records);
-    cattn_free(roots->buckets);
+        cattn_free(cattn_roots_at(roots, i)->name);
+    for (uint32_t i = 0; i < roots->n; i += CATTN_ROOT_BLOCK)
+        cattn_free(cattn_roots_at(roots, i));
+    cattn_free(roots->blocks);
 }
 
 static uint64_t hash_name(const struct cattn_roots *roots, const unsigned char *name, size_t length)
@@ -32,7 +33,7 @@ static uint64_t hash_name(const struct cattn_roots *roots, const unsigned char *
 static uint32_t *bucket_of(const struct cattn_roots *roots, uint64_t hash)
 {
     uint32_t i = (uint32_t)hash & roots->mask;
-    return &roots->buckets[i < roots->n ? i : i & roots->mask >> 1];
+    return &cattn_roots_at(roots, i < roots->n ? i : i & roots->mask >> 1)->bucket;
 }
 
 uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, size_t length)
@@ -41,8 +42,8 @@ uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, siz
         return CATTN_NONE;
     uint64_t hash = hash_name(roots, name, length);
     uint32_t root = *bucket_of(roots, hash);
-    for (; root != CATTN_NONE; root = roots->records[root].next) {
-        const struct cattn_root *record = &roots->records[root];
+    for (; root != CATTN_NONE; root = cattn_roots_at(roots, root)->next) {
+        const struct cattn_root *record = cattn_roots_at(roots, root);
         if (record->hash == hash && record->name_length == length && (!length || !memcmp(record->name, name, length)))
             break;
     }
@@ -51,17 +52,17 @@ uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, siz
 
 static void link_root(struct cattn_roots *roots, uint32_t root)
 {
-    uint32_t *bucket = bucket_of(roots, roots->records[root].hash);
-    roots->records[root].next = *bucket;
+    uint32_t *bucket = bucket_of(roots, cattn_roots_at(roots, root)->hash);
+    cattn_roots_at(roots, root)->next = *bucket;
     *bucket = root;
 }
 
 static void unlink_root(struct cattn_roots *roots, uint32_t root)
 {
-    uint32_t *link = bucket_of(roots, roots->records[root].hash);
+    uint32_t *link = bucket_of(roots, cattn_roots_at(roots, root)->hash);
     while (*link != root)
-        link = &roots->records[*link].next;
-    *link = roots->records[root].next;
+        link = &cattn_roots_at(roots, *link)->next;
+    *link = cattn_roots_at(roots, root)->next;
 }
 
 static void add_bucket(struct cattn_roots *roots)
@@ -69,32 +70,35 @@ static void add_bucket(struct cattn_roots *roots)
     uint32_t added = roots->n++;
     if (added > roots->mask)
         roots->mask = 2 * roots->mask + 1;
-    roots->buckets[added] = CATTN_NONE;
     if (!added)
         return;
-    uint32_t *old = &roots->buckets[added & roots->mask >> 1], root = *old;
+    uint32_t *old = &cattn_roots_at(roots, added & roots->mask >> 1)->bucket, root = *old;
     *old = CATTN_NONE;
     while (root != CATTN_NONE) {
-        uint32_t next = roots->records[root].next;
+        uint32_t next = cattn_roots_at(roots, root)->next;
         link_root(roots, root);
         root = next;
     }
 }
 
+static int add_block(struct cattn_roots *roots)
+{
+    size_t n = roots->n / CATTN_ROOT_BLOCK;
+    struct cattn_root **blocks = cattn_grow(roots->blocks, &roots->blocks_capacity, n + 1, sizeof(*blocks));
+    if (!blocks)
+        return CATTN_ENOMEM;
+    roots->blocks = blocks;
+    blocks[n] = cattn_malloc(CATTN_ROOT_BLOCK, sizeof(**blocks));
+    return blocks[n] ? CATTN_OK : CATTN_ENOMEM;
+}
+
 /* One record more, which is free. */
 static int grow(struct cattn_roots *roots)
 {
-    if (roots->n == CATTN_NONE)
-        return CATTN_ENOMEM;
-    size_t n = (size_t)roots->n + 1;
-    struct cattn_root *records = cattn_grow(roots->records, &roots->records_capacity, n, sizeof(*records));
-    roots->records = records ? records : roots->records;
-    uint32_t *buckets = cattn_grow(roots->buckets, &roots->buckets_capacity, n, sizeof(*buckets));
-    roots->buckets = buckets ? buckets : roots->buckets;
-    if (!records || !buckets)
+    if (roots->n == CATTN_NONE || (roots->n % CATTN_ROOT_BLOCK == 0 && add_block(roots)))
         return CATTN_ENOMEM;
     roots->free = roots->n;
-    records[roots->free] = (struct cattn_root){.next = CATTN_NONE};
+    *cattn_roots_at(roots, roots->n) = (struct cattn_root){.next = CATTN_NONE, .bucket = CATTN_NONE};
     add_bucket(roots);
     return CATTN_OK;
 }
@@ -109,12 +113,13 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
     if (length)
         memcpy(copy, name, length);
     *root = roots->free;
-    struct cattn_root *record = &roots->records[*root];
+    struct cattn_root *record = cattn_roots_at(roots, *root);
     roots->free = record->next;
     *record = (struct cattn_root){.id = ++roots->last_id,
                                   .hash = hash_name(roots, name, length),
                                   .name = copy,
                                   .name_length = length,
+                                  .bucket = record->bucket,
                                   .current = true};
     link_root(roots, *root);
     return CATTN_OK;
@@ -122,23 +127,23 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
 
 void cattn_roots_acquire(struct cattn_roots *roots, uint32_t root)
 {
-    roots->records[root].refs++;
+    cattn_roots_at(roots, root)->refs++;
 }
 
 void cattn_roots_drop(struct cattn_roots *roots, uint32_t root)
 {
-    struct cattn_root *record = &roots->records[root];
+    struct cattn_root *record = cattn_roots_at(roots, root);
     if (--record->refs)
         return;
     cattn_roots_retire(roots, root);
     cattn_free(record->name);
-    *record = (struct cattn_root){.next = roots->free};
+    *record = (struct cattn_root){.next = roots->free, .bucket = record->bucket};
     roots->free = root;
 }
 
 void cattn_roots_retire(struct cattn_roots *roots, uint32_t root)
 {
-    if (roots->records[root].current)
+    if (cattn_roots_at(roots, root)->current)
         unlink_root(roots, root);
-    roots->records[root].current = false;
+    cattn_roots_at(roots, root)->current = false;
 }

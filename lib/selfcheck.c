@@ -30,7 +30,7 @@ static bool is_used(const struct walk *walk, uint32_t slot)
 
 static bool is_root(const struct walk *walk, uint32_t root)
 {
-    return root < walk->tree->roots.n && walk->tree->roots.records[root].name;
+    return root < walk->tree->roots.n && cattn_roots_at(&walk->tree->roots, root)->name;
 }
 
 /* ---- who refers to what */
@@ -212,7 +212,7 @@ static bool check_recency(const struct walk *walk)
         if (!is_used(walk, slot) || walk->place[slot] || tree->slots[slot].prev != before)
             return false;
         const struct cattn_slot *x = &tree->slots[slot];
-        if (x->refs || !x->published || !tree->roots.records[x->root].current ||
+        if (x->refs || !x->published || !cattn_roots_at(&tree->roots, x->root)->current ||
             (x->parent != CATTN_NONE && walk->place[x->parent]))
             return false;
         walk->place[slot] = ++n;
@@ -295,7 +295,7 @@ static bool check_roots(const struct walk *walk)
 {
     const struct cattn_roots *roots = &walk->tree->roots;
     for (uint32_t i = 0; i < roots->n; i++) {
-        const struct cattn_root *root = &roots->records[i];
+        const struct cattn_root *root = cattn_roots_at(roots, i);
         if (root->refs != walk->root_refs[i] || (root->name && !root->refs) || (root->current && !root->name))
             return false;
         if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)

@@ -68,11 +68,12 @@ void cattn_tree_release(struct cattn_tree *tree)
 
 uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32_t root)
 {
-    return parent != CATTN_NONE ? tree->slots[parent].hash : cattn_hash_mix(tree->seed, tree->roots.records[root].id);
+    return parent != CATTN_NONE ? tree->slots[parent].hash
+                                : cattn_hash_mix(tree->seed, cattn_roots_at(&tree->roots, root)->id);
 }
 
-/* Sums of products of two tokens with secret keys added: two given chunks have the same sum for one in 2^32 keys at
- * most, and no product waits for another. */
+/* Sums of products of two tokens with secret keys added: of all keys, at most one in 2^32 gives two chunks the same sum,
+ * and no product waits for another. */
 uint64_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t above, const int32_t *tokens)
 {
     const uint32_t *keys = tree->keys, n = tree->chunk_tokens;
@@ -336,7 +337,7 @@ void cattn_tree_unref(struct cattn_tree *tree, uint32_t slot)
     struct cattn_slot *x = &tree->slots[slot];
     if (--x->refs)
         return;
-    if (x->published && tree->retain && tree->roots.records[x->root].current)
+    if (x->published && tree->retain && cattn_roots_at(&tree->roots, x->root)->current)
         push_newest(tree, slot);
     else
         free_slot(tree, slot);
@@ -357,7 +358,7 @@ static void fetch_evictable(const struct cattn_tree *tree, uint32_t slot)
     const struct cattn_slot *x = &tree->slots[slot];
     FETCH(&tree->index.entries[(uint32_t)x->hash & tree->index.mask]);
     FETCH(&tree->firsts.entries[x->first_tag & tree->firsts.mask]);
-    FETCH(&tree->roots.records[x->root]);
+    FETCH(cattn_roots_at(&tree->roots, x->root));
     if (x->parent != CATTN_NONE)
         FETCH(&tree->slots[x->parent]);
     if (x->next != CATTN_NONE)

@@ -151,9 +151,11 @@ static void hash_chunks(struct cattn_step *step, struct cattn_plan *plan)
     const struct cattn_tree *tree = &step->cache->tree;
     const struct cattn_sequence *sequence = plan->sequence;
     size_t c = tree->chunk_tokens, end = sequence->n_tokens + plan->n_tokens;
+    plan->first_hash = step->n_hashes;
+    if ((sequence->n_chunks + 1) * c > end)
+        return;
     uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
     uint64_t hash = cattn_tree_above(tree, parent, sequence->root);
-    plan->first_hash = step->n_hashes;
     for (size_t n = sequence->n_chunks; (n + 1) * c <= end; n++) {
         hash = cattn_tree_hash(tree, hash, sequence->tokens + n * c);
         cattn_tree_fetch(tree, hash);

@@ -72,8 +72,8 @@ uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32
                                 : cattn_hash_mix(tree->seed, cattn_roots_at(&tree->roots, root)->id);
 }
 
-/* Sums of products of two tokens with secret keys added: of all keys, at most one in 2^32 gives two chunks the same sum,
- * and no product waits for another. */
+/* Sums of products of two tokens with secret keys added: of all keys, at most one in 2^32 gives two chunks the same
+ * sum, and no product waits for another. */
 uint64_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t above, const int32_t *tokens)
 {
     const uint32_t *keys = tree->keys, n = tree->chunk_tokens;

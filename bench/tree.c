@@ -464,6 +464,7 @@ static uint64_t tree_bytes(const struct bench *bench)
     const struct cattn_roots *roots = &tree->roots;
     uint64_t slot = sizeof *tree->slots + tree->chunk_tokens * sizeof *tree->tokens + 3 * sizeof(uint32_t);
     uint64_t bytes = tree->n_slots * slot + 2 * ((uint64_t)tree->index.mask + 1) * sizeof *tree->index.entries;
+    bytes += (tree->ghosts.mask + 1) * sizeof *tree->ghosts.hashes;
     bytes += (uint64_t)roots->n * sizeof(struct cattn_root) + roots->blocks_capacity * sizeof *roots->blocks;
     for (uint32_t i = 0; i < roots->n; i++)
         bytes += cattn_roots_at(roots, i)->name_length + 16; /* what malloc adds */

@@ -255,6 +255,10 @@ int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats)
     stats->hits = cache->hits;
     stats->misses = cache->misses;
     stats->evictions = tree->evictions;
+    stats->n_pins = tree->n_pins;
+    stats->pinned_slots = tree->n_pinned;
+    memcpy(stats->opens, cache->opens, sizeof(cache->opens));
+    memcpy(stats->unfound_tokens, cache->unfound, sizeof(cache->unfound));
     stats->read_bytes = cache->read_bytes;
     stats->read_bytes_unshared = cache->read_bytes_unshared;
     return CATTN_OK;

@@ -20,11 +20,11 @@ void cattn_roots_release(struct cattn_roots *roots)
     cattn_free(roots->blocks);
 }
 
-static uint64_t hash_name(const struct cattn_roots *roots, const unsigned char *name, size_t length)
+uint64_t cattn_roots_hash(const struct cattn_roots *roots, const void *name, size_t length)
 {
     uint64_t hash = cattn_hash_mix(roots->seed, length);
     for (size_t i = 0; i < length; i++)
-        hash = cattn_hash_mix(hash, name[i]);
+        hash = cattn_hash_mix(hash, ((const unsigned char *)name)[i]);
     return hash;
 }
 
@@ -40,7 +40,7 @@ uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, siz
 {
     if (!roots->n)
         return CATTN_NONE;
-    uint64_t hash = hash_name(roots, name, length);
+    uint64_t hash = cattn_roots_hash(roots, name, length);
     uint32_t root = *bucket_of(roots, hash);
     for (; root != CATTN_NONE; root = cattn_roots_at(roots, root)->next) {
         const struct cattn_root *record = cattn_roots_at(roots, root);
@@ -116,7 +116,7 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
     struct cattn_root *record = cattn_roots_at(roots, *root);
     roots->free = record->next;
     *record = (struct cattn_root){.id = ++roots->last_id,
-                                  .hash = hash_name(roots, name, length),
+                                  .hash = cattn_roots_hash(roots, name, length),
                                   .name = copy,
                                   .name_length = length,
                                   .bucket = record->bucket,

@@ -13,6 +13,7 @@ struct cattn_root {
     uint64_t id; /* never used again */
     uint64_t refs;
     uint64_t hash;
+    uint32_t n_chunks;   /* published */
     unsigned char *name; /* any bytes; NULL: the record is free */
     size_t name_length;
     uint32_t next;   /* in its bucket, or in the list of free records */
@@ -39,6 +40,9 @@ static inline struct cattn_root *cattn_roots_at(const struct cattn_roots *roots,
 
 void cattn_roots_init(struct cattn_roots *roots, uint64_t seed);
 void cattn_roots_release(struct cattn_roots *roots);
+
+/* Of a name, whether it has a record or not. */
+uint64_t cattn_roots_hash(const struct cattn_roots *roots, const void *name, size_t length);
 
 /* The record that a name means now, or CATTN_NONE. */
 uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, size_t length);

@@ -13,9 +13,11 @@ struct walk {
     uint64_t *refs;    /* of each slot */
     uint64_t *writers; /* how many sequences write to it ... */
     uint64_t *writer;  /* ... and the last one found */
+    uint64_t *pinned;  /* pins that hold it */
     uint32_t *children;
-    uint32_t *place;     /* in the recency list, from 1; 0: not in it */
-    uint64_t *root_refs; /* of each root record */
+    uint32_t *place;       /* in the recency list, from 1; 0: not in it */
+    uint64_t *root_refs;   /* of each root record */
+    uint64_t *root_chunks; /* published below it */
 };
 
 static bool is_slot(const struct walk *walk, uint32_t slot)
@@ -136,16 +138,22 @@ static bool check_step(const struct walk *walk)
 /* A pin is a reference on each chunk from its leaf up. */
 static bool check_pins(const struct walk *walk)
 {
-    uint64_t n_pins = 0;
+    uint64_t n_pins = 0, n_pinned = 0;
     for (uint32_t leaf = 0; leaf < walk->n; leaf++) {
         uint32_t n = walk->tree->slots[leaf].pins, length = 0;
         n_pins += n;
         for (uint32_t slot = leaf; n && slot != CATTN_NONE; slot = walk->tree->slots[slot].parent) {
             if (length++ > walk->n || !refer(walk, slot, n))
                 return false;
+            walk->pinned[slot] += n;
         }
     }
-    return n_pins == walk->tree->n_pins;
+    for (uint32_t slot = 0; slot < walk->n; slot++) {
+        if (walk->tree->slots[slot].pinned != walk->pinned[slot])
+            return false;
+        n_pinned += walk->pinned[slot] > 0;
+    }
+    return n_pins == walk->tree->n_pins && n_pinned == walk->tree->n_pinned;
 }
 
 /* ---- slots */
@@ -162,6 +170,7 @@ static bool check_slot(const struct walk *walk, uint32_t slot)
     if ((x->dirty < x->fill && !walk->cache->open_step) || (x->published && x->fill != tree->chunk_tokens))
         return false;
     walk->root_refs[x->root]++;
+    walk->root_chunks[x->root] += x->published;
     if (x->parent == CATTN_NONE)
         return true;
     if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root || (refs && !walk->refs[x->parent]) ||
@@ -296,7 +305,8 @@ static bool check_roots(const struct walk *walk)
     const struct cattn_roots *roots = &walk->tree->roots;
     for (uint32_t i = 0; i < roots->n; i++) {
         const struct cattn_root *root = cattn_roots_at(roots, i);
-        if (root->refs != walk->root_refs[i] || (root->name && !root->refs) || (root->current && !root->name))
+        if (root->refs != walk->root_refs[i] || root->n_chunks != walk->root_chunks[i] || (root->name && !root->refs) ||
+            (root->current && !root->name))
             return false;
         if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)
             return false;
@@ -324,17 +334,22 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
                         .refs = cattn_calloc(n, sizeof(*walk.refs)),
                         .writers = cattn_calloc(n, sizeof(*walk.writers)),
                         .writer = cattn_calloc(n, sizeof(*walk.writer)),
+                        .pinned = cattn_calloc(n, sizeof(*walk.pinned)),
                         .children = cattn_calloc(n, sizeof(*walk.children)),
                         .place = cattn_calloc(n, sizeof(*walk.place)),
-                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs))};
+                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs)),
+                        .root_chunks = cattn_calloc(tree->roots.n, sizeof(*walk.root_chunks))};
     int status = CATTN_ENOMEM;
-    if (walk.refs && walk.writers && walk.writer && walk.children && walk.place && walk.root_refs)
+    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.root_refs &&
+        walk.root_chunks)
         status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
     cattn_free(walk.refs);
     cattn_free(walk.writers);
     cattn_free(walk.writer);
+    cattn_free(walk.pinned);
     cattn_free(walk.children);
     cattn_free(walk.place);
     cattn_free(walk.root_refs);
+    cattn_free(walk.root_chunks);
     return status;
 }

@@ -2,6 +2,7 @@
 
 #include "cache.h"
 #include "memory.h"
+#include "why.h"
 
 #include <string.h>
 
@@ -181,9 +182,11 @@ int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int3
         goto no_memory;
     if (copy_tokens(sequence, tokens))
         goto no_memory;
+    cattn_why_note(cache, sequence, ns, ns_len, tokens, n);
     if (sequence->root == CATTN_NONE && cattn_roots_add(roots, ns, ns_len, &sequence->root))
         goto no_memory;
     add_sequence(cache, sequence);
+    cattn_why_count(cache, sequence);
     *seq = sequence->handle;
     if (n_cached)
         *n_cached = sequence->n_tokens;
@@ -209,6 +212,9 @@ int cattn_seq_fork(cattn_cache *cache, cattn_seq seq, cattn_seq *forked)
     fork->t = old->t;
     fork->n_chunks = old->n_chunks;
     fork->n_tokens = old->n_tokens;
+    fork->n_prompt = old->n_prompt;
+    fork->n_cached = old->n_cached;
+    fork->reason = old->reason;
     memcpy(fork->chunks, old->chunks, old->n_chunks * sizeof(*old->chunks));
     if (copy_tokens(fork, old->tokens))
         goto no_memory;

@@ -460,6 +460,18 @@ static void get_slots(struct cattn_step *step)
 
 /* ---- phase 4: rows and work list */
 
+/* In the statistics of the cache and of the sequence. */
+static void count_tokens(struct cattn_cache *cache, const struct cattn_plan *plan, uint64_t n_stored)
+{
+    struct cattn_sequence *sequence = plan->sequence;
+    uint64_t hits = plan->n_tokens - n_stored + sequence->uncounted;
+    sequence->uncounted = 0;
+    sequence->hits += hits;
+    sequence->misses += n_stored;
+    cache->hits += hits;
+    cache->misses += n_stored;
+}
+
 static void lay_out_rows(struct cattn_step *step)
 {
     struct cattn_cache *cache = step->cache;
@@ -471,9 +483,7 @@ static void lay_out_rows(struct cattn_step *step)
             n_stored += step->pieces[plan->first_piece + k].end - step->pieces[plan->first_piece + k].start;
         plan->first_row = row;
         row += plan->n_rows;
-        cache->misses += n_stored;
-        cache->hits += plan->n_tokens - n_stored + plan->sequence->uncounted;
-        plan->sequence->uncounted = 0;
+        count_tokens(cache, plan, n_stored);
         step->paths[i] = (struct cattn_work_path){
             plan->sequence->chunks, (uint32_t)path_slots(plan, cache->tree.chunk_tokens), plan->n_rows, plan->position};
     }

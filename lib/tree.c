@@ -47,7 +47,8 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
     tree->index.entries = cattn_calloc(entries, sizeof(struct cattn_entry));
     tree->firsts.entries = cattn_calloc(entries, sizeof(struct cattn_entry));
     tree->keys = make_keys(seed, chunk_tokens);
-    if (tree->slots && tree->tokens && tree->index.entries && tree->firsts.entries && tree->keys)
+    if (tree->slots && tree->tokens && tree->index.entries && tree->firsts.entries && tree->keys &&
+        !cattn_ghosts_init(&tree->ghosts, n_slots))
         return CATTN_OK;
     cattn_tree_release(tree);
     return CATTN_ENOMEM;
@@ -56,6 +57,7 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
 void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
+    cattn_ghosts_release(&tree->ghosts);
     cattn_free(tree->slots);
     cattn_free(tree->tokens);
     cattn_free(tree->index.entries);
@@ -243,6 +245,7 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
     }
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children++;
+    cattn_roots_at(&tree->roots, x->root)->n_chunks++;
 }
 
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
@@ -259,6 +262,7 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
         tree->slots[x->older].newer = x->newer;
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children--;
+    cattn_roots_at(&tree->roots, x->root)->n_chunks--;
     x->published = false;
 }
 
@@ -350,12 +354,15 @@ void cattn_tree_set_fill(struct cattn_tree *tree, uint32_t slot, uint32_t fill)
     tree->slots[slot].fill = fill;
 }
 
+/* ---- eviction */
+
 /* Starts to fetch what the eviction of a chunk touches. */
 static void fetch_evictable(const struct cattn_tree *tree, uint32_t slot)
 {
     if (slot == CATTN_NONE)
         return;
     const struct cattn_slot *x = &tree->slots[slot];
+    FETCH(&tree->ghosts.hashes[x->hash & tree->ghosts.mask]);
     FETCH(&tree->index.entries[(uint32_t)x->hash & tree->index.mask]);
     FETCH(&tree->firsts.entries[x->first_tag & tree->firsts.mask]);
     FETCH(cattn_roots_at(&tree->roots, x->root));
@@ -365,16 +372,29 @@ static void fetch_evictable(const struct cattn_tree *tree, uint32_t slot)
         FETCH(&tree->slots[x->next]);
 }
 
+bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens)
+{
+    return cattn_ghosts_have(&tree->ghosts, cattn_tree_hash(tree, cattn_tree_above(tree, parent, root), tokens));
+}
+
+static void evict_slot(struct cattn_tree *tree, uint32_t slot)
+{
+    const struct cattn_slot *x = &tree->slots[slot];
+    const struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
+    fetch_evictable(tree, x->next);
+    cattn_ghosts_add(&tree->ghosts, x->hash);
+    if (root->n_chunks == 1)
+        cattn_ghosts_add(&tree->ghosts, root->hash);
+    unlink_slot(tree, slot);
+    free_slot(tree, slot);
+    tree->evictions++;
+}
+
 /* Paths are released leaf first, so the oldest has no children. */
 void cattn_tree_evict(struct cattn_tree *tree, uint32_t n)
 {
-    for (; n && tree->oldest != CATTN_NONE; n--) {
-        uint32_t slot = tree->oldest;
-        fetch_evictable(tree, tree->slots[slot].next);
-        unlink_slot(tree, slot);
-        free_slot(tree, slot);
-        tree->evictions++;
-    }
+    for (; n && tree->oldest != CATTN_NONE; n--)
+        evict_slot(tree, tree->oldest);
 }
 
 /* ---- pins and namespaces */
@@ -398,8 +418,12 @@ int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, con
     uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
     if (leaf == CATTN_NONE)
         return CATTN_ENOTFOUND;
-    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent)
+    if (tree->n_pins == UINT32_MAX)
+        return CATTN_ENOMEM;
+    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent) {
         cattn_tree_acquire(tree, slot);
+        tree->n_pinned += !tree->slots[slot].pinned++;
+    }
     tree->slots[leaf].pins++;
     tree->n_pins++;
     return CATTN_OK;
@@ -411,6 +435,7 @@ static void unpin_leaf(struct cattn_tree *tree, uint32_t leaf)
     tree->n_pins--;
     for (uint32_t slot = leaf; slot != CATTN_NONE;) {
         uint32_t parent = tree->slots[slot].parent;
+        tree->n_pinned -= !--tree->slots[slot].pinned;
         cattn_tree_unref(tree, slot);
         slot = parent;
     }
@@ -441,6 +466,7 @@ static void free_unreferenced(struct cattn_tree *tree, uint32_t root)
 void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    cattn_ghosts_remove(&tree->ghosts, cattn_roots_hash(&tree->roots, name, length));
     if (root == CATTN_NONE)
         return;
     cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */

@@ -4,6 +4,7 @@
 #ifndef CATTN_TREE_H
 #define CATTN_TREE_H
 
+#include "ghosts.h"
 #include "roots.h"
 
 struct cattn_slot {
@@ -16,6 +17,7 @@ struct cattn_slot {
     uint32_t fill;         /* tokens stored */
     uint32_t dirty;        /* one past the last token ever written since the slot was taken */
     uint32_t pins;         /* that end here */
+    uint32_t pinned;       /* pins that hold it: those that end here or below */
     uint64_t writer;       /* the sequence whose own tail this is; 0: nobody's */
     uint64_t mark;         /* equal to the tree's mark: seen already in the walk that goes on */
     uint32_t newer, older; /* published chunks with the same parent and first token */
@@ -50,13 +52,15 @@ struct cattn_tree {
     uint32_t peak_used;
     uint64_t stored_tokens; /* sum of the fills */
     uint64_t evictions;
-    uint64_t n_pins;
+    uint64_t n_pins;   /* at most UINT32_MAX */
+    uint32_t n_pinned; /* slots that pins hold */
     uint64_t mark;
     uint64_t seed;
     uint32_t *keys;            /* of the hash of a chunk, one for each token */
     struct cattn_table index;  /* published chunks by their hash */
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
+    struct cattn_ghosts ghosts; /* what was evicted */
 };
 
 /* CATTN_ENOMEM. */
@@ -117,14 +121,17 @@ uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, u
 uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
                                  uint32_t n, uint32_t *length);
 
+/* Whether a chunk with these chunk_tokens tokens was evicted, as far as that is remembered. */
+bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens);
+
 /* Makes a full slot visible (no equal chunk may be there, and its parent must be visible), and invisible again. */
 void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash);
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot);
 
-/* ---- namespaces: not yet in the public header */
+/* ---- pins and namespaces */
 
 /* Counted references on the whole chunks of the tokens.  CATTN_ENOTFOUND: there are none, or not all are cached;
- * unpin: or that is not pinned. */
+ * unpin: or that is not pinned.  pin: CATTN_ENOMEM if there are too many to count. */
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 

@@ -190,6 +190,9 @@ START_TEST(pins_are_counted)
     ck_assert_int_eq(cattn_tree_unpin(&tree, "a", 1, tokens, 8), CATTN_OK);
     ck_assert_int_eq(cattn_tree_unpin(&tree, "a", 1, tokens, 8), CATTN_ENOTFOUND);
     expect(0, 2, 2);
+    tree.n_pins = UINT32_MAX;
+    ck_assert_int_eq(cattn_tree_pin(&tree, "a", 1, tokens, 8), CATTN_ENOMEM);
+    expect(0, 2, 2);
     cattn_tree_release(&tree);
 }
 END_TEST

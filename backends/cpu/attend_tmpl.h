@@ -11,7 +11,11 @@
 #include "fetch.h"
 #include "scores_tmpl.h"
 
-enum { MOST_VECTORS = 4 /* of a tile */, MOST_GROUPS = 36 / SIMD_ROWS /* that go through a block together */ };
+enum {
+    MOST_VECTORS = 4,             /* of a tile */
+    MOST_GROUPS = 36 / SIMD_ROWS, /* that go through a block together */
+    FEW_GROUPS = 3                /* see fold_together */
+};
 
 /* Loops over a tile, so that its sums live in registers at any optimisation level. */
 #define UNROLL(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
@@ -231,29 +235,35 @@ SIMD_INLINE void fold_alone(struct group *g, const struct block *b, float scale,
 #define TOKENS(dtype)  ((dtype) == CATTN_I8 ? SIMD_I8_VECTORS(SIMD_I8_ROWS) : SIMD_SCORE_VECTORS(SIMD_ROWS))
 #define COLUMNS(dtype) ((dtype) == CATTN_I8 ? SIMD_I8_VECTORS(SIMD_I8_ROWS) : SIMD_VALUE_VECTORS(SIMD_ROWS))
 
-/* For each number of rows and data type; not one big function, which takes a compiler a minute. */
+/* For each number of rows and data type; not one big function, which takes a compiler a minute.  [1]: fetches meanwhile
+ * what lies a block on. */
 struct functions {
     void (*alone)(struct group *g, const struct block *b, float scale);
-    void (*scores)(struct group *g, const struct block *b, uint32_t token);
-    void (*values)(struct group *g, const struct block *b, uint32_t column);
+    void (*scores[2])(struct group *g, const struct block *b, uint32_t token);
+    void (*values[2])(struct group *g, const struct block *b, uint32_t column);
     void (*value)(struct group *g, const struct block *b, uint32_t column);
 };
 
 /* clang-format off */
+#define TILES(R, dtype, fetch)                                                                                   \
+    static void scores_##R##_##dtype##_##fetch(struct group *g, const struct block *b, uint32_t token) {         \
+        scores(g, b, token, dtype, fetch, R, TOKENS(dtype));                                                     \
+    }                                                                                                            \
+    static void values_##R##_##dtype##_##fetch(struct group *g, const struct block *b, uint32_t column) {        \
+        values(g, b, column, dtype, fetch, R, COLUMNS(dtype));                                                   \
+    }
 #define FUNCTIONS(R, dtype)                                                                                      \
+    TILES(R, dtype, 0)                                                                                           \
+    TILES(R, dtype, 1)                                                                                           \
     static void alone_##R##_##dtype(struct group *g, const struct block *b, float scale) {                       \
         fold_alone(g, b, scale, dtype, R);                                                                       \
-    }                                                                                                            \
-    static void scores_##R##_##dtype(struct group *g, const struct block *b, uint32_t token) {                   \
-        scores(g, b, token, dtype, 0, R, TOKENS(dtype));                                                         \
-    }                                                                                                            \
-    static void values_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {                  \
-        values(g, b, column, dtype, 0, R, COLUMNS(dtype));                                                       \
     }                                                                                                            \
     static void value_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {                   \
         values(g, b, column, dtype, 0, R, 1);                                                                    \
     }
-#define IN_TABLE(R, dtype) {alone_##R##_##dtype, scores_##R##_##dtype, values_##R##_##dtype, value_##R##_##dtype},
+#define IN_TABLE(R, dtype)                                                                                       \
+    {alone_##R##_##dtype, {scores_##R##_##dtype##_0, scores_##R##_##dtype##_1},                                  \
+     {values_##R##_##dtype##_0, values_##R##_##dtype##_1}, value_##R##_##dtype},
 #define EACH_OF_3(F, dtype)      F(1, dtype) F(2, dtype) F(3, dtype)
 #define EACH_OF_6(F, dtype)      EACH_OF_3(F, dtype) F(4, dtype) F(5, dtype) F(6, dtype)
 #define EACH_OF_(n, F, dtype)    EACH_OF_##n(F, dtype)
@@ -278,13 +288,15 @@ static const struct functions functions[][MOST_ROWS] = {
 };
 /* clang-format on */
 
-/* Several groups: each tile of the block for all of them while it is in the first-level cache. */
+/* Several groups: each tile of the block for all of them while it is in the first-level cache.  What comes next is
+ * fetched by all of them, or, if they are few, by the first, line by line: their steps would be too large. */
 static void fold_together(const struct cattn_rows *all, struct group *g, uint32_t n, const struct block *b)
 {
     const uint32_t dtype = all->layout->dtype, tokens = b->n_tokens / 16, columns = b->v_columns;
     const uint32_t token_step = TOKENS(dtype), column_step = COLUMNS(dtype);
     const struct functions *of = functions[dtype]; /* [rows - 1] */
-    const unsigned char *k_ahead = b->ahead ? b->k + b->ahead : NULL, *v_ahead = b->ahead ? b->v + b->ahead : NULL;
+    const int few = n <= FEW_GROUPS, spread = b->ahead && !few;
+    const unsigned char *k_ahead = spread ? b->k + b->ahead : NULL, *v_ahead = spread ? b->v + b->ahead : NULL;
     struct fetch k =
         fetch_of(k_ahead, tokens * b->group, b->turn, b->n_turns, (tokens - b->begin / 16) / token_step * n);
     struct fetch v =
@@ -293,14 +305,14 @@ static void fold_together(const struct cattn_rows *all, struct group *g, uint32_
     for (uint32_t token = b->begin / 16; token < tokens; token += token_step)
         for (uint32_t i = 0; i < n; i++) {
             fetch_step(&k);
-            of[g[i].n - 1].scores(&g[i], b, 16 * token);
+            of[g[i].n - 1].scores[few && i == 0](&g[i], b, 16 * token);
         }
     for (uint32_t i = 0; i < n; i++)
         weigh_rows(&g[i], b, all->scoring.scale, dtype);
     for (; column + column_step <= columns; column += column_step)
         for (uint32_t i = 0; i < n; i++) {
             fetch_step(&v);
-            of[g[i].n - 1].values(&g[i], b, column);
+            of[g[i].n - 1].values[few && i == 0](&g[i], b, column);
         }
     for (; column < columns; column++)
         for (uint32_t i = 0; i < n; i++) {

@@ -56,6 +56,11 @@ static void copy(struct cattn_store *store, uint32_t from, uint32_t to, uint32_t
     (void)store, (void)from, (void)to, (void)n_tokens;
 }
 
+static void clear(struct cattn_store *store, uint32_t slot)
+{
+    (void)store, (void)slot;
+}
+
 static void plan(struct cattn_store *store, const struct cattn_work *work)
 {
     (void)store, (void)work;
@@ -78,6 +83,7 @@ const struct cattn_backend bench_bare = {.name = "bare",
                                          .kernel = kernel,
                                          .reserve = reserve,
                                          .copy = copy,
+                                         .clear = clear,
                                          .plan = plan,
                                          .write = take_share,
                                          .attend = take_share};

@@ -112,8 +112,35 @@ enum cattn_dtype {
 };
 
 enum cattn_flags {
-    CATTN_NO_RETAIN = 1 /* free a chunk when its last sequence goes, as the paper does; default: keep it
-                           cached until its slot is needed */
+    CATTN_NO_RETAIN = 1, /* free a chunk when its last sequence goes, as the paper does; default: keep it
+                            cached until its slot is needed */
+    CATTN_ZERO_FREED = 2 /* overwrite K, V and token ids of a slot with zeros when it is freed (evicted, not retained,
+                            dropped by truncate or abort, of an invalidated namespace): costs a write of slot_bytes each
+                            time.  Tokens that truncate cuts off a slot that stays go when they are written over, or
+                            with the slot; the token ids that sequences keep are not overwritten */
+};
+
+/* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the
+ * namespace, and the tokens from the first to the last of the chunk (4 bytes each, lowest first); what comes to 0
+ * counts as 1, and the hash of a longer prefix goes on from the hash of the shorter one.  It is the same in every cache
+ * with chunks of that size.  It is no secret and not made to withstand an attack: who must be sure compares tokens. */
+enum cattn_event_kind {
+    CATTN_EVENT_PUBLISHED = 1, /* a chunk is cached: prompts that have it can find it.  Parents come before children */
+    CATTN_EVENT_REMOVED = 2,   /* it is cached no more: evicted, not retained, or reopened by a truncate.  Children go
+                                  before parents */
+    CATTN_EVENT_CLEARED = 3    /* nothing that was published in the namespace is cached any more: it was invalidated.
+                                  What sequences that are still open go on with is not told of */
+};
+
+struct cattn_event {
+    size_t size;           /* sizeof(struct cattn_event), of the library that runs */
+    uint32_t kind;         /* enum cattn_event_kind */
+    uint32_t n_tokens;     /* chunk_tokens; CATTN_EVENT_CLEARED: 0, as are the next three */
+    uint64_t hash;         /* of the prefix that ends with this chunk */
+    uint64_t parent;       /* of the prefix before it; 0: this is a first chunk */
+    const int32_t *tokens; /* of the chunk */
+    const void *ns;
+    size_t ns_len;
 };
 
 struct cattn_config {
@@ -137,6 +164,10 @@ struct cattn_config {
                               process where the system refuses a thread; the *_part calls make none.  Shares of
                               those beyond n_threads find nothing to do */
     uint32_t flags;        /* enum cattn_flags, or-ed */
+    /* NULL, or what is called with each event, from the call that causes it and in its thread.  What the event points
+     * at may be read until it returns.  It must not call the cache.  cattn_cache_destroy causes none */
+    void (*on_event)(void *context, const struct cattn_event *event);
+    void *event_context;
 };
 
 /* Makes an empty cache.  Its pool is reserved at once and backed by memory as it is first used.  An environment

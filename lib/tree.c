@@ -58,6 +58,7 @@ void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
     cattn_ghosts_release(&tree->ghosts);
+    cattn_events_close(&tree->events);
     cattn_free(tree->slots);
     cattn_free(tree->tokens);
     cattn_free(tree->index.entries);
@@ -246,11 +247,15 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children++;
     cattn_roots_at(&tree->roots, x->root)->n_chunks++;
+    if (tree->events.call)
+        cattn_events_published(tree, slot);
 }
 
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
 {
     struct cattn_slot *x = &tree->slots[slot];
+    if (tree->events.call)
+        cattn_events_removed(tree, slot);
     remove_entry(&tree->index, slot, (uint32_t)x->hash);
     if (x->newer != CATTN_NONE)
         tree->slots[x->newer].older = x->older;
@@ -322,6 +327,10 @@ static void free_slot(struct cattn_tree *tree, uint32_t slot)
     if (x->published)
         cattn_tree_unpublish(tree, slot);
     cattn_tree_set_fill(tree, slot, 0);
+    if (tree->clear) {
+        memset(cattn_tree_tokens(tree, slot), 0, tree->chunk_tokens * sizeof(int32_t));
+        tree->clear(tree->clear_context, slot);
+    }
     *x = (struct cattn_slot){.root = CATTN_NONE, .parent = CATTN_NONE, .next = tree->free};
     tree->free = slot;
     tree->n_free++;
@@ -470,6 +479,8 @@ void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t len
     if (root == CATTN_NONE)
         return;
     cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */
+    if (tree->events.call)
+        cattn_events_cleared(tree, root);
     cattn_roots_retire(&tree->roots, root);
     free_unreferenced(tree, root);
     for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {

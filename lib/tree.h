@@ -4,6 +4,7 @@
 #ifndef CATTN_TREE_H
 #define CATTN_TREE_H
 
+#include "events.h"
 #include "ghosts.h"
 #include "roots.h"
 
@@ -56,11 +57,15 @@ struct cattn_tree {
     uint32_t n_pinned; /* slots that pins hold */
     uint64_t mark;
     uint64_t seed;
-    uint32_t *keys;            /* of the hash of a chunk, one for each token */
+    uint32_t *keys; /* of the hash of a chunk, one for each token */
+    void (*clear)(void *context,
+                  uint32_t slot); /* called with a slot that was freed, whose tokens are zeroed; or NULL */
+    void *clear_context;
     struct cattn_table index;  /* published chunks by their hash */
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
     struct cattn_ghosts ghosts; /* what was evicted */
+    struct cattn_events events; /* nobody listens, unless they are opened */
 };
 
 /* CATTN_ENOMEM. */

@@ -171,7 +171,8 @@ size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int3
     uint32_t c = tree->chunk_tokens, parent = CATTN_NONE;
     size_t n_hashed = 0, n_fetched = 0, n_found = 0;
     for (; n_found < n; n_found++) {
-        for (; n_hashed < n && n_hashed < n_found + AHEAD; n_hashed++) {
+        size_t ahead = n_found ? n_found + AHEAD : 1; /* most prompts that are not found fail at once */
+        for (; n_hashed < n && n_hashed < ahead; n_hashed++) {
             above = hashes[n_hashed % AHEAD] = cattn_tree_hash(tree, above, tokens + n_hashed * c);
             cattn_tree_fetch(tree, above);
         }

@@ -112,8 +112,35 @@ enum cattn_dtype {
 };
 
 enum cattn_flags {
-    CATTN_NO_RETAIN = 1 /* free a chunk when its last sequence goes, as the paper does; default: keep it
-                           cached until its slot is needed */
+    CATTN_NO_RETAIN = 1, /* free a chunk when its last sequence goes, as the paper does; default: keep it
+                            cached until its slot is needed */
+    CATTN_ZERO_FREED = 2 /* overwrite K, V and token ids of a slot with zeros when it is freed (evicted, not retained,
+                            dropped by truncate or abort, of an invalidated namespace): costs a write of slot_bytes each
+                            time.  Tokens that truncate cuts off a slot that stays go when they are written over, or
+                            with the slot; the token ids that sequences keep are not overwritten */
+};
+
+/* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the
+ * namespace, and the tokens from the first to the last of the chunk (4 bytes each, lowest first); what comes to 0
+ * counts as 1, and the hash of a longer prefix goes on from the hash of the shorter one.  It is the same in every cache
+ * with chunks of that size.  It is no secret and not made to withstand an attack: who must be sure compares tokens. */
+enum cattn_event_kind {
+    CATTN_EVENT_PUBLISHED = 1, /* a chunk is cached: prompts that have it can find it.  Parents come before children */
+    CATTN_EVENT_REMOVED = 2,   /* it is cached no more: evicted, not retained, or reopened by a truncate.  Children go
+                                  before parents */
+    CATTN_EVENT_CLEARED = 3    /* nothing that was published in the namespace is cached any more: it was invalidated.
+                                  What sequences that are still open go on with is not told of */
+};
+
+struct cattn_event {
+    size_t size;           /* sizeof(struct cattn_event), of the library that runs */
+    uint32_t kind;         /* enum cattn_event_kind */
+    uint32_t n_tokens;     /* chunk_tokens; CATTN_EVENT_CLEARED: 0, as are the next three */
+    uint64_t hash;         /* of the prefix that ends with this chunk */
+    uint64_t parent;       /* of the prefix before it; 0: this is a first chunk */
+    const int32_t *tokens; /* of the chunk */
+    const void *ns;
+    size_t ns_len;
 };
 
 struct cattn_config {
@@ -137,6 +164,10 @@ struct cattn_config {
                               process where the system refuses a thread; the *_part calls make none.  Shares of
                               those beyond n_threads find nothing to do */
     uint32_t flags;        /* enum cattn_flags, or-ed */
+    /* NULL, or what is called with each event, from the call that causes it and in its thread.  What the event points
+     * at may be read until it returns.  It must not call the cache.  cattn_cache_destroy causes none */
+    void (*on_event)(void *context, const struct cattn_event *event);
+    void *event_context;
 };
 
 /* Makes an empty cache.  Its pool is reserved at once and backed by memory as it is first used.  An environment
@@ -166,11 +197,28 @@ struct cattn_info {
 /* What the cache was made with, defaults filled in. */
 CATTN_API CATTN_CHECK int cattn_cache_info(const cattn_cache *cache, struct cattn_info *info);
 
+/* Why cattn_seq_open found as much of a prompt of n tokens as it did, and no more.  The first that is true: */
+enum cattn_reason {
+    CATTN_WHY_ALL = 0,         /* it found n - 1 tokens, all that it looks for (none of a prompt of one or none) */
+    CATTN_WHY_BELOW_CHUNK = 1, /* all whole chunks of these n - 1 tokens were cached; of the rest, less than a chunk, no
+                                  cached chunk begins with more.  (What is less than a chunk is not cached.) */
+    CATTN_WHY_EVICTED = 2,     /* the chunk that follows the whole chunks found was cached and has been evicted; or the
+                                  namespace has nothing cached because its last chunk was evicted.  As far as the cache
+                                  remembers: about as many evictions as it has slots */
+    CATTN_WHY_EMPTY = 3,       /* nothing was cached in the namespace: never, or it was invalidated */
+    CATTN_WHY_DIFFERS = 4, /* something else is cached: its tokens are those of the prompt up to n_cached, and another
+                              one follows.  No cached chunk has more in common with the prompt, or (where more than 8
+                              begin with the same token) none of the newest 8 */
+    CATTN_WHY_ENDS = 5,    /* nothing is cached behind the tokens found, which end a chunk: no request has gone on
+                              from there, or none has ended the step in which it filled a chunk */
+    CATTN_N_WHY = 6        /* how many there are */
+};
+
 struct cattn_stats {
     size_t size;          /* in: sizeof(struct cattn_stats) */
     uint64_t n_sequences; /* open now */
     uint64_t n_slots;     /* used + free + evictable */
-    uint64_t used_slots;  /* referred to by a sequence or an open step */
+    uint64_t used_slots;  /* referred to by a sequence, a pin or an open step */
     uint64_t free_slots;
     uint64_t evictable_slots; /* cached, without references */
     uint64_t peak_used_slots;
@@ -183,6 +231,10 @@ struct cattn_stats {
     uint64_t evictions;           /* slots taken from unreferenced chunks since the cache was made */
     uint64_t read_bytes;          /* K and V that attends so far had to read, each shared chunk once a step */
     uint64_t read_bytes_unshared; /* the same, had each sequence read all of its own tokens */
+    uint64_t n_pins;              /* cattn_prefix_pins that no unpin or invalidate has undone */
+    uint64_t pinned_slots;        /* used slots that pins hold, each counted once */
+    uint64_t opens[8];            /* cattn_seq_opens by enum cattn_reason ... */
+    uint64_t unfound_tokens[8]; /* ... and the tokens of their prompts, but the last of each, that open did not find */
 };
 
 CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats);
@@ -190,6 +242,14 @@ CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cat
 /* Walks everything and compares: CATTN_OK, or CATTN_ESTATE when the cache is inconsistent (a bug, or memory
  * that was overwritten).  CATTN_ENOMEM: it could not look.  Slow: for tests. */
 CATTN_API CATTN_CHECK int cattn_cache_selfcheck(const cattn_cache *cache);
+
+/* Draws the tree for Graphviz: namespaces, chunks (their first tokens; dashed: evictable, bold: pinned, dotted: not
+ * complete) and sequences (a line to the last thing that each holds).  `write` gets the text in small pieces of n
+ * bytes, not terminated; it must not call the cache.  Returns CATTN_OK, or the first of write's results that was not 0,
+ * after which it is not called again.  Takes no memory, and time for everything there is: for looking at small caches.
+ * CATTN_EINVAL: no cache, or no write. */
+CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
+                                               int (*write)(void *context, const char *text, size_t n), void *context);
 
 /* ---- sequences -------------------------------------------------------------------------------------- */
 
@@ -221,6 +281,49 @@ CATTN_API CATTN_CHECK int cattn_seq_length(const cattn_cache *cache, cattn_seq s
 /* Copies its first min(length, capacity) tokens; *length (if not NULL) is set to all it holds. */
 CATTN_API CATTN_CHECK int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity,
                                            size_t *length);
+
+struct cattn_why {
+    size_t size;           /* in: sizeof(struct cattn_why) */
+    uint32_t reason;       /* enum cattn_reason */
+    uint64_t n_prompt;     /* tokens given to cattn_seq_open */
+    uint64_t n_cached;     /* found by it: the number of the first token that was not */
+    uint64_t hits, misses; /* as in cattn_stats, of this sequence alone: steps may find what open did not */
+};
+
+/* Why a sequence was shared as far as it was when it was opened; later truncates do not change it.  A fork says what
+ * its origin says, and has hits and misses of its own.  The answer was worked out by cattn_seq_open.  CATTN_EINVAL. */
+CATTN_API CATTN_CHECK int cattn_seq_why(const cattn_cache *cache, cattn_seq seq, struct cattn_why *why);
+
+/* A reason in English; "unknown reason" for any other number.  Static storage.  Any thread. */
+CATTN_API const char *cattn_strwhy(uint32_t reason);
+
+/* ---- prefixes and namespaces ------------------------------------------------------------------------ */
+
+/* Keeps a cached prefix: its chunks are not evicted until as many unpins were given, whether a sequence uses them or
+ * not.  What is pinned are the whole chunks of tokens[0..n); the n % chunk_tokens tokens behind them are not looked at.
+ * All must be cached: feed a sequence those tokens, end the step, pin, close the sequence.  A pinned chunk counts as
+ * used; a pool that is pinned full cannot run a step (CATTN_EFULL, or CATTN_ETOOBIG).
+ * Allowed while a step is open, which changes nothing for the step; what the step computes is not cached yet.
+ * CATTN_EINVAL.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.  CATTN_ENOMEM: 2^32 - 1 pins
+ * are held already. */
+CATTN_API CATTN_CHECK int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
+                                           size_t n);
+
+/* Undoes one pin of the same whole chunks.  When nothing else refers to them they can be evicted, as those of a
+ * sequence that was closed (see CATTN_NO_RETAIN).  CATTN_EINVAL.  CATTN_ENOTFOUND: no pin has exactly these chunks. */
+CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
+                                             size_t n);
+
+/* Forgets all that is cached in a namespace, as one does when the weights behind it have changed: sequences opened from
+ * now on find nothing of it.  Its pins are undone, its unreferenced chunks freed.  Sequences that are open (or in the
+ * open step) go on with what they have, and share among themselves alone; their chunks are freed as they close.
+ * A namespace of which nothing is known: CATTN_OK.  Walks the list of unreferenced chunks, and all chunks if anything
+ * is pinned.  CATTN_EINVAL. */
+CATTN_API int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len);
+
+/* Frees up to n_slots cached chunks to which nothing refers, the longest unused first; UINT64_MAX: all of them.
+ * *n_evicted (if not NULL): how many.  Never needed: a step evicts what it has no room for.  CATTN_EINVAL. */
+CATTN_API int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted);
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 

@@ -60,6 +60,9 @@ struct cattn_backend {
     /* Copies the first n_tokens of a slot to another, all layers, and clears the rest of the last granule. */
     void (*copy)(struct cattn_store *store, uint32_t from, uint32_t to, uint32_t n_tokens);
 
+    /* Overwrites a slot with zeros, all layers. */
+    void (*clear)(struct cattn_store *store, uint32_t slot);
+
     /* The work list changed: its lengths (work->revision alone), or its structure too (work->structure). */
     void (*plan)(struct cattn_store *store, const struct cattn_work *work);
 

@@ -73,6 +73,12 @@ static uint64_t random_seed(const void *address)
     return cattn_hash_mix(seed, (uint64_t)clock());
 }
 
+static void clear_slot(void *cache, uint32_t slot)
+{
+    const struct cattn_cache *x = cache;
+    x->backend->clear(x->store, slot);
+}
+
 int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend *backend, const char *kernel,
                      uint32_t flags, struct cattn_cache **cache)
 {
@@ -94,6 +100,8 @@ int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend
         cattn_cache_destroy(made);
         return status;
     }
+    made->tree.clear = flags & CATTN_ZERO_FREED ? clear_slot : NULL;
+    made->tree.clear_context = made;
     *cache = made;
     return CATTN_OK;
 }
@@ -129,7 +137,7 @@ static int check_shape(const struct cattn_config *config, struct cattn_shape *sh
         !in_range(config->head_dim, CATTN_MAX_HEAD_DIM) || !in_range(v_head_dim, CATTN_MAX_HEAD_DIM))
         return CATTN_EINVAL;
     if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 || config->kv_dtype > CATTN_I8 ||
-        config->flags & ~(uint32_t)CATTN_NO_RETAIN || config->n_threads > MAX_THREADS)
+        config->flags & ~(uint32_t)(CATTN_NO_RETAIN | CATTN_ZERO_FREED) || config->n_threads > MAX_THREADS)
         return CATTN_EINVAL;
     *shape = (struct cattn_shape){.n_layers = config->n_layers,
                                   .n_heads = config->n_heads,
@@ -199,7 +207,16 @@ int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache)
     shape.n_threads = config->n_threads ? config->n_threads : backend->default_threads();
     if (shape.n_threads > MAX_THREADS)
         shape.n_threads = MAX_THREADS;
-    return cattn_cache_make(&shape, backend, chosen(config->kernel, "CATTN_KERNEL"), config->flags, cache);
+    cattn_cache *made;
+    status = cattn_cache_make(&shape, backend, chosen(config->kernel, "CATTN_KERNEL"), config->flags, &made);
+    if (status)
+        return status;
+    if (cattn_events_open(&made->tree.events, shape.n_slots, config->on_event, config->event_context)) {
+        cattn_cache_destroy(made);
+        return CATTN_ENOMEM;
+    }
+    *cache = made;
+    return CATTN_OK;
 }
 
 /* ---- what can be observed */
@@ -255,6 +272,12 @@ int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats)
     stats->hits = cache->hits;
     stats->misses = cache->misses;
     stats->evictions = tree->evictions;
+    stats->n_pins = tree->n_pins;
+    stats->pinned_slots = tree->n_pinned;
+    memset(stats->opens, 0, sizeof(stats->opens));
+    memset(stats->unfound_tokens, 0, sizeof(stats->unfound_tokens));
+    memcpy(stats->opens, cache->opens, sizeof(cache->opens));
+    memcpy(stats->unfound_tokens, cache->unfound, sizeof(cache->unfound));
     stats->read_bytes = cache->read_bytes;
     stats->read_bytes_unshared = cache->read_bytes_unshared;
     return CATTN_OK;

@@ -22,7 +22,8 @@ struct cattn_cache {
     struct cattn_step *open_step; /* the one in progress, or NULL */
     struct cattn_step *last_step; /* the one whose work list that is, if its sequences still stand where it left them */
     uint64_t hits, misses;
-    _Atomic uint64_t read_bytes, read_bytes_unshared; /* added to by whichever share of a layer comes last */
+    uint64_t opens[CATTN_N_WHY], unfound[CATTN_N_WHY]; /* by reason */
+    _Atomic uint64_t read_bytes, read_bytes_unshared;  /* added to by whichever share of a layer comes last */
 };
 
 /* A cache of any shape whatever, the public limits not looked at (small chunks make small tests).  CATTN_ENOTSUP,

@@ -13,9 +13,11 @@ struct walk {
     uint64_t *refs;    /* of each slot */
     uint64_t *writers; /* how many sequences write to it ... */
     uint64_t *writer;  /* ... and the last one found */
+    uint64_t *pinned;  /* pins that hold it */
     uint32_t *children;
-    uint32_t *place;     /* in the recency list, from 1; 0: not in it */
-    uint64_t *root_refs; /* of each root record */
+    uint32_t *place;       /* in the recency list, from 1; 0: not in it */
+    uint64_t *root_refs;   /* of each root record */
+    uint64_t *root_chunks; /* published below it */
 };
 
 static bool is_slot(const struct walk *walk, uint32_t slot)
@@ -30,7 +32,7 @@ static bool is_used(const struct walk *walk, uint32_t slot)
 
 static bool is_root(const struct walk *walk, uint32_t root)
 {
-    return root < walk->tree->roots.n && walk->tree->roots.records[root].name;
+    return root < walk->tree->roots.n && cattn_roots_at(&walk->tree->roots, root)->name;
 }
 
 /* ---- who refers to what */
@@ -136,16 +138,22 @@ static bool check_step(const struct walk *walk)
 /* A pin is a reference on each chunk from its leaf up. */
 static bool check_pins(const struct walk *walk)
 {
-    uint64_t n_pins = 0;
+    uint64_t n_pins = 0, n_pinned = 0;
     for (uint32_t leaf = 0; leaf < walk->n; leaf++) {
         uint32_t n = walk->tree->slots[leaf].pins, length = 0;
         n_pins += n;
         for (uint32_t slot = leaf; n && slot != CATTN_NONE; slot = walk->tree->slots[slot].parent) {
             if (length++ > walk->n || !refer(walk, slot, n))
                 return false;
+            walk->pinned[slot] += n;
         }
     }
-    return n_pins == walk->tree->n_pins;
+    for (uint32_t slot = 0; slot < walk->n; slot++) {
+        if (walk->tree->slots[slot].pinned != walk->pinned[slot])
+            return false;
+        n_pinned += walk->pinned[slot] > 0;
+    }
+    return n_pins == walk->tree->n_pins && n_pinned == walk->tree->n_pinned;
 }
 
 /* ---- slots */
@@ -162,6 +170,7 @@ static bool check_slot(const struct walk *walk, uint32_t slot)
     if ((x->dirty < x->fill && !walk->cache->open_step) || (x->published && x->fill != tree->chunk_tokens))
         return false;
     walk->root_refs[x->root]++;
+    walk->root_chunks[x->root] += x->published;
     if (x->parent == CATTN_NONE)
         return true;
     if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root || (refs && !walk->refs[x->parent]) ||
@@ -212,7 +221,7 @@ static bool check_recency(const struct walk *walk)
         if (!is_used(walk, slot) || walk->place[slot] || tree->slots[slot].prev != before)
             return false;
         const struct cattn_slot *x = &tree->slots[slot];
-        if (x->refs || !x->published || !tree->roots.records[x->root].current ||
+        if (x->refs || !x->published || !cattn_roots_at(&tree->roots, x->root)->current ||
             (x->parent != CATTN_NONE && walk->place[x->parent]))
             return false;
         walk->place[slot] = ++n;
@@ -233,12 +242,24 @@ static uint64_t count_entries(const struct walk *walk, const struct cattn_table 
 {
     uint64_t n = 0;
     for (uint64_t i = 0; i <= table->mask; i++) {
-        uint32_t entry = table->entries[i];
+        uint32_t entry = table->entries[i].slot;
         if (entry && (!is_used(walk, entry - 1) || !walk->tree->slots[entry - 1].published))
             *good = false;
         n += entry != 0;
     }
     return n;
+}
+
+static bool check_tags(const struct walk *walk)
+{
+    const struct cattn_tree *tree = walk->tree;
+    for (uint64_t i = 0; i <= tree->index.mask; i++) {
+        struct cattn_entry entry = tree->index.entries[i], first = tree->firsts.entries[i];
+        if ((entry.slot && entry.tag != (uint32_t)tree->slots[entry.slot - 1].hash) ||
+            (first.slot && first.tag != tree->slots[first.slot - 1].first_tag))
+            return false;
+    }
+    return true;
 }
 
 /* The slot is found by its tokens, and by its first token among the others that begin with it. */
@@ -247,8 +268,7 @@ static bool check_published(const struct walk *walk, uint32_t slot, uint64_t *n_
     const struct cattn_tree *tree = walk->tree;
     const struct cattn_slot *x = &tree->slots[slot];
     const int32_t *tokens = cattn_tree_tokens(tree, slot);
-    uint64_t key = cattn_tree_key(tree, x->parent, x->root);
-    uint32_t hash = cattn_tree_hash(tree, key, tokens, tree->chunk_tokens);
+    uint64_t hash = cattn_tree_hash(tree, cattn_tree_above(tree, x->parent, x->root), tokens);
     if (x->hash != hash || cattn_tree_find(tree, x->parent, x->root, tokens, hash) != slot)
         return false;
     if (x->older != CATTN_NONE && (!is_used(walk, x->older) || tree->slots[x->older].newer != slot))
@@ -256,11 +276,11 @@ static bool check_published(const struct walk *walk, uint32_t slot, uint64_t *n_
     if (x->newer != CATTN_NONE) {
         const struct cattn_slot *newer = &tree->slots[x->newer];
         return is_used(walk, x->newer) && newer->published && newer->older == slot && newer->parent == x->parent &&
-               newer->root == x->root && *cattn_tree_tokens(tree, x->newer) == *tokens;
+               newer->root == x->root && newer->first_tag == x->first_tag &&
+               *cattn_tree_tokens(tree, x->newer) == *tokens;
     }
     ++*n_chains;
-    return x->first_hash == cattn_tree_hash(tree, key, tokens, 1) &&
-           cattn_tree_find_first(tree, x->parent, x->root, *tokens) == slot;
+    return cattn_tree_find_first(tree, x->parent, x->root, *tokens) == slot;
 }
 
 static bool check_index(const struct walk *walk)
@@ -270,7 +290,7 @@ static bool check_index(const struct walk *walk)
     uint64_t n_index = count_entries(walk, &walk->tree->index, &good);
     uint64_t n_firsts = count_entries(walk, &walk->tree->firsts, &good);
     /* a full table has no end to look for */
-    good = good && n_index <= walk->tree->index.mask && n_firsts <= walk->tree->firsts.mask;
+    good = good && n_index <= walk->tree->index.mask && n_firsts <= walk->tree->firsts.mask && check_tags(walk);
     for (uint32_t slot = 0; good && slot < walk->n; slot++) {
         if (is_used(walk, slot) && walk->tree->slots[slot].published) {
             n_published++;
@@ -284,8 +304,9 @@ static bool check_roots(const struct walk *walk)
 {
     const struct cattn_roots *roots = &walk->tree->roots;
     for (uint32_t i = 0; i < roots->n; i++) {
-        const struct cattn_root *root = &roots->records[i];
-        if (root->refs != walk->root_refs[i] || (root->name && !root->refs) || (root->current && !root->name))
+        const struct cattn_root *root = cattn_roots_at(roots, i);
+        if (root->refs != walk->root_refs[i] || root->n_chunks != walk->root_chunks[i] || (root->name && !root->refs) ||
+            (root->current && !root->name))
             return false;
         if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)
             return false;
@@ -313,17 +334,22 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
                         .refs = cattn_calloc(n, sizeof(*walk.refs)),
                         .writers = cattn_calloc(n, sizeof(*walk.writers)),
                         .writer = cattn_calloc(n, sizeof(*walk.writer)),
+                        .pinned = cattn_calloc(n, sizeof(*walk.pinned)),
                         .children = cattn_calloc(n, sizeof(*walk.children)),
                         .place = cattn_calloc(n, sizeof(*walk.place)),
-                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs))};
+                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs)),
+                        .root_chunks = cattn_calloc(tree->roots.n, sizeof(*walk.root_chunks))};
     int status = CATTN_ENOMEM;
-    if (walk.refs && walk.writers && walk.writer && walk.children && walk.place && walk.root_refs)
+    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.root_refs &&
+        walk.root_chunks)
         status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
     cattn_free(walk.refs);
     cattn_free(walk.writers);
     cattn_free(walk.writer);
+    cattn_free(walk.pinned);
     cattn_free(walk.children);
     cattn_free(walk.place);
     cattn_free(walk.root_refs);
+    cattn_free(walk.root_chunks);
     return status;
 }

@@ -2,6 +2,7 @@
 
 #include "cache.h"
 #include "memory.h"
+#include "why.h"
 
 #include <string.h>
 
@@ -145,19 +146,13 @@ void cattn_sequence_remove(struct cattn_cache *cache, struct cattn_sequence *seq
 /* Whole published chunks, then a borrow of the longest partial one.  References come later. */
 static int match(const struct cattn_tree *tree, struct cattn_sequence *sequence, const int32_t *tokens, size_t n)
 {
-    uint32_t c = tree->chunk_tokens, parent = CATTN_NONE;
-    size_t done = 0;
-    for (; n - done >= c; done += c) {
-        uint64_t key = cattn_tree_key(tree, parent, sequence->root);
-        uint32_t slot =
-            cattn_tree_find(tree, parent, sequence->root, tokens + done, cattn_tree_hash(tree, key, tokens + done, c));
-        if (slot == CATTN_NONE)
-            break;
-        if (cattn_sequence_reserve(sequence, sequence->n_chunks + 1, 0))
-            return CATTN_ENOMEM;
-        sequence->chunks[sequence->n_chunks++] = parent = slot;
-    }
-    uint32_t rest = n - done < c ? (uint32_t)(n - done) : c;
+    size_t c = tree->chunk_tokens;
+    if (cattn_sequence_reserve(sequence, n / c, 0))
+        return CATTN_ENOMEM;
+    sequence->n_chunks = cattn_tree_match(tree, sequence->root, tokens, n / c, sequence->chunks);
+    size_t done = sequence->n_chunks * c;
+    uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
+    uint32_t rest = n - done < c ? (uint32_t)(n - done) : (uint32_t)c;
     sequence->tail = cattn_tree_find_partial(tree, parent, sequence->root, tokens + done, rest, &sequence->t);
     sequence->n_tokens = done + sequence->t;
     sequence->uncounted = sequence->n_tokens;
@@ -187,9 +182,11 @@ int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int3
         goto no_memory;
     if (copy_tokens(sequence, tokens))
         goto no_memory;
+    cattn_why_note(cache, sequence, ns, ns_len, tokens, n);
     if (sequence->root == CATTN_NONE && cattn_roots_add(roots, ns, ns_len, &sequence->root))
         goto no_memory;
     add_sequence(cache, sequence);
+    cattn_why_count(cache, sequence);
     *seq = sequence->handle;
     if (n_cached)
         *n_cached = sequence->n_tokens;
@@ -215,6 +212,9 @@ int cattn_seq_fork(cattn_cache *cache, cattn_seq seq, cattn_seq *forked)
     fork->t = old->t;
     fork->n_chunks = old->n_chunks;
     fork->n_tokens = old->n_tokens;
+    fork->n_prompt = old->n_prompt;
+    fork->n_cached = old->n_cached;
+    fork->reason = old->reason;
     memcpy(fork->chunks, old->chunks, old->n_chunks * sizeof(*old->chunks));
     if (copy_tokens(fork, old->tokens))
         goto no_memory;

@@ -20,8 +20,11 @@ struct cattn_sequence {
     int32_t *tokens; /* past n_tokens likewise */
     size_t n_tokens;
     size_t tokens_capacity;
-    uint64_t uncounted; /* tokens that open found and no step has counted yet */
-    uint64_t n_cuts;    /* truncates that took slots away; one in the own tail takes none */
+    uint64_t uncounted;        /* tokens that open found and no step has counted yet */
+    uint64_t hits, misses;     /* that steps have counted */
+    size_t n_prompt, n_cached; /* given to open; found by it */
+    enum cattn_reason reason;  /* why no more */
+    uint64_t n_cuts;           /* truncates that took slots away; one in the own tail takes none */
 };
 
 struct cattn_handle {

@@ -86,6 +86,11 @@ static void copy(struct cattn_store *store, uint32_t from, uint32_t to, uint32_t
     cattn_pool_copy(&store->pool, from, to, n_tokens);
 }
 
+static void clear_slot(struct cattn_store *store, uint32_t slot)
+{
+    cattn_pool_clear(&store->pool, slot);
+}
+
 static void plan(struct cattn_store *store, const struct cattn_work *work)
 {
     cattn_schedule_plan(&store->schedule, work);
@@ -117,4 +122,4 @@ void cattn_store_fill_nan(struct cattn_store *store)
 
 const struct cattn_backend cattn_backend_cpu = {"cpu",      usable,      kernel_name, cattn_cpu_count, block_bytes,
                                                 open_store, close_store, kernel,      reserve,         copy,
-                                                plan,       write_layer, attend};
+                                                clear_slot, plan,        write_layer, attend};

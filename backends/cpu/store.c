@@ -77,3 +77,11 @@ void cattn_pool_copy(struct cattn_pool *pool, uint32_t from, uint32_t to, uint32
             copy_block(layout, blocks + from * layout->block_bytes, blocks + to * layout->block_bytes, n_tokens);
         }
 }
+
+void cattn_pool_clear(struct cattn_pool *pool, uint32_t slot)
+{
+    const size_t n_bytes = pool->layout.block_bytes;
+    for (uint32_t layer = 0; layer < pool->n_layers; layer++)
+        for (uint32_t head = 0; head < pool->layout.n_kv_heads; head++)
+            memset(cattn_pool_blocks(pool, layer, head) + slot * n_bytes, 0, n_bytes);
+}

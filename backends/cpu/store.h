@@ -31,6 +31,9 @@ void cattn_pool_write(struct cattn_pool *pool, const struct cattn_work *work, co
 
 void cattn_pool_copy(struct cattn_pool *pool, uint32_t from, uint32_t to, uint32_t n_tokens);
 
+/* All of a slot becomes zero. */
+void cattn_pool_clear(struct cattn_pool *pool, uint32_t slot);
+
 /* For tests: the pool of a store; every byte of a new store's pool becomes part of a NaN. */
 const struct cattn_pool *cattn_store_pool(const struct cattn_store *store);
 void cattn_store_fill_nan(struct cattn_store *store);

@@ -288,6 +288,22 @@ START_TEST(copies)
 }
 END_TEST
 
+START_TEST(a_slot_is_cleared_and_no_other)
+{
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_I8; dtype++) {
+        struct cattn_shape shape = shape_of(dtype, 17, 33, 64, 3);
+        struct fixture f;
+        open_pool(&f, &shape, 1);
+        memset(f.pool.bytes, 0x5a, f.pool.n_bytes);
+        cattn_pool_clear(&f.pool, 1);
+        size_t block = f.pool.layout.block_bytes;
+        for (size_t i = 0; i < f.pool.n_bytes; i++)
+            CHECK(f.pool.bytes[i] == (i / block % 3 == 1 ? 0 : 0x5a), "dtype %u, byte %zu", dtype, i);
+        close_pool(&f);
+    }
+}
+END_TEST
+
 /* The last slot of a pool of several GB, of which nothing else is touched. */
 START_TEST(a11_last_slot_of_a_large_pool)
 {
@@ -315,6 +331,7 @@ int main(void)
     tcase_add_test(tcase, writes_are_found_again);
     tcase_add_test(tcase, dirty_rule);
     tcase_add_test(tcase, copies);
+    tcase_add_test(tcase, a_slot_is_cleared_and_no_other);
     tcase_add_test(tcase, a11_last_slot_of_a_large_pool);
     return suite_run(tcase);
 }

@@ -107,6 +107,12 @@ static void copy(struct cattn_store *store, uint32_t from, uint32_t to, uint32_t
     }
 }
 
+static void clear_slot(struct cattn_store *store, uint32_t slot)
+{
+    for (uint32_t layer = 0; layer < store->shape.n_layers; layer++)
+        clear(cells_of(store, layer, slot), 0, store->shape.chunk_tokens);
+}
+
 /* Every item meets its chunks in ascending order and all of them; runs of several items come first. */
 static void check_runs(struct cattn_store *store, const struct cattn_work *work)
 {
@@ -209,6 +215,7 @@ const struct cattn_backend cells_backend = {.name = "cells",
                                             .kernel = kernel,
                                             .reserve = reserve,
                                             .copy = copy,
+                                            .clear = clear_slot,
                                             .plan = plan,
                                             .write = write_cells,
                                             .attend = attend};

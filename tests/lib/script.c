@@ -115,7 +115,7 @@ static uint64_t next_cell(uint64_t value, uint64_t token)
 static uint64_t *ideal_cells(uint32_t root, uint32_t layer, const int32_t *tokens, size_t n)
 {
     uint64_t *cells = get_memory(n * sizeof(*cells));
-    uint64_t value = next_cell(next_cell(cache->tree.roots.records[root].id, 77), layer);
+    uint64_t value = next_cell(next_cell(cattn_roots_at(&cache->tree.roots, root)->id, 77), layer);
     for (size_t i = 0; i < n; i++)
         cells[i] = value = next_cell(value, (uint32_t)tokens[i]);
     return cells;
@@ -246,12 +246,15 @@ static uint64_t fingerprint(void)
     const struct cattn_tree *tree = &cache->tree;
     uint64_t hash = mix_number(mix_number(1, cache->hits), cache->misses);
     hash = mix_number(mix_number(hash, tree->stored_tokens), tree->evictions);
-    hash = mix_number(mix_number(hash, tree->n_pins), tree->peak_used);
+    hash = mix_number(mix_number(hash, tree->n_pins), tree->n_pinned);
+    hash = mix_number(hash, tree->peak_used);
+    hash = mix_in(hash, cache->opens, sizeof(cache->opens));
+    hash = mix_in(hash, cache->unfound, sizeof(cache->unfound));
+    hash = mix_in(hash, tree->ghosts.hashes, (tree->ghosts.mask + 1) * sizeof(*tree->ghosts.hashes));
     for (uint32_t i = 0; i < tree->n_touched; i++) {
         const struct cattn_slot *x = &tree->slots[i];
-        uint64_t all[] = {x->refs,   x->writer,   x->root,
-                          x->parent, x->children, x->fill,
-                          x->dirty,  x->pins,     x->root == CATTN_NONE ? 0 : x->published};
+        uint64_t all[] = {x->refs, x->writer, x->root, x->parent, x->children,
+                          x->fill, x->dirty,  x->pins, x->pinned, x->root == CATTN_NONE ? 0 : x->published};
         hash = mix_in(hash, all, sizeof(all));
     }
     for (uint32_t i = tree->oldest; i != CATTN_NONE; i = tree->slots[i].next)
@@ -259,7 +262,8 @@ static uint64_t fingerprint(void)
     for (uint32_t i = tree->free; i != CATTN_NONE; i = tree->slots[i].next)
         hash = mix_number(hash, i);
     for (uint32_t i = 0; i < tree->roots.n; i++)
-        hash = mix_number(mix_number(hash, tree->roots.records[i].refs), tree->roots.records[i].current);
+        hash = mix_number(mix_number(hash, cattn_roots_at(&tree->roots, i)->refs),
+                          cattn_roots_at(&tree->roots, i)->current);
     for (uint32_t i = 0; i < cache->sequences.n; i++) {
         const struct cattn_sequence *x = cache->sequences.handles[i].sequence;
         if (!x)
@@ -428,10 +432,10 @@ static int call_stats(void)
     return status;
 }
 
-static int call_pin(char **words, int (*pin)(struct cattn_tree *, const void *, size_t, const int32_t *, size_t))
+static int call_pin(char **words, int (*pin)(cattn_cache *, const void *, size_t, const int32_t *, size_t))
 {
     struct text text = parse_tokens(words[2]);
-    int status = pin(&cache->tree, words[1], strlen(words[1]), text.tokens, text.n);
+    int status = pin(cache, words[1], strlen(words[1]), text.tokens, text.n);
     free(text.tokens);
     return status;
 }
@@ -464,17 +468,16 @@ static int call(char **words)
     if (!strcmp(name, "abort"))
         return cattn_step_abort(step);
     if (!strcmp(name, "pin"))
-        return call_pin(words, cattn_tree_pin);
+        return call_pin(words, cattn_prefix_pin);
     if (!strcmp(name, "unpin"))
-        return call_pin(words, cattn_tree_unpin);
+        return call_pin(words, cattn_prefix_unpin);
     if (!strcmp(name, "stats"))
         return call_stats();
     if (!strcmp(name, "invalidate"))
-        cattn_tree_invalidate(&cache->tree, words[1], strlen(words[1]));
-    else if (!strcmp(name, "evict"))
-        cattn_tree_evict(&cache->tree, (uint32_t)strtoul(words[1], NULL, 10));
-    else
-        require(!strcmp(name, "selfcheck"), "unknown command");
+        return cattn_namespace_invalidate(cache, words[1], strlen(words[1]));
+    if (!strcmp(name, "evict"))
+        return cattn_cache_evict(cache, strtoul(words[1], NULL, 10), NULL);
+    require(!strcmp(name, "selfcheck"), "unknown command");
     return CATTN_OK;
 }
 

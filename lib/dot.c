@@ -40,7 +40,7 @@ static void draw_name(struct pen *pen, const struct cattn_root *root)
 static void draw_roots(struct pen *pen, const struct cattn_roots *roots)
 {
     for (uint32_t i = 0; i < roots->n; i++) {
-        const struct cattn_root *root = &roots->records[i];
+        const struct cattn_root *root = cattn_roots_at(roots, i);
         if (!root->name)
             continue;
         draw(pen, "    r%" PRIu32 " [shape=ellipse, label=\"", i);

@@ -52,7 +52,7 @@ static uint64_t hash_chunk(uint64_t hash, const int32_t *tokens, uint32_t n)
 
 static void tell(const struct cattn_tree *tree, uint32_t root, struct cattn_event *event)
 {
-    const struct cattn_root *record = &tree->roots.records[root];
+    const struct cattn_root *record = cattn_roots_at(&tree->roots, root);
     event->size = sizeof(*event);
     event->ns = record->name;
     event->ns_len = record->name_length;
@@ -73,7 +73,7 @@ static void tell_chunk(const struct cattn_tree *tree, uint32_t slot, uint32_t ki
 void cattn_events_published(const struct cattn_tree *tree, uint32_t slot)
 {
     const struct cattn_slot *x = &tree->slots[slot];
-    const struct cattn_root *root = &tree->roots.records[x->root];
+    const struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
     if (!root->current)
         return;
     uint64_t before = x->parent == CATTN_NONE ? hash_name(root) : tree->events.hashes[x->parent];
@@ -83,13 +83,13 @@ void cattn_events_published(const struct cattn_tree *tree, uint32_t slot)
 
 void cattn_events_removed(const struct cattn_tree *tree, uint32_t slot)
 {
-    if (tree->roots.records[tree->slots[slot].root].current)
+    if (cattn_roots_at(&tree->roots, tree->slots[slot].root)->current)
         tell_chunk(tree, slot, CATTN_EVENT_REMOVED);
 }
 
 void cattn_events_cleared(const struct cattn_tree *tree, uint32_t root)
 {
     struct cattn_event event = {.kind = CATTN_EVENT_CLEARED};
-    if (tree->roots.records[root].n_chunks)
+    if (cattn_roots_at(&tree->roots, root)->n_chunks)
         tell(tree, root, &event);
 }

@@ -1,5 +1,5 @@
 /* What was evicted of late: a hash of each chunk, and of each name that lost its last chunk.  A new one may take the
- * place of an older one, so that the table says "yes" for most of the last n, and "yes" wrongly once in 2^64. */
+ * place of an older one, so that the table says "yes" for most of the last n, and hardly ever wrongly. */
 #ifndef CATTN_GHOSTS_H
 #define CATTN_GHOSTS_H
 

@@ -46,7 +46,7 @@ int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_le
     uint32_t root = cattn_roots_find(roots, ns, ns_len);
     if (root == CATTN_NONE)
         return CATTN_ENOTFOUND;
-    const struct cattn_root *record = &roots->records[root];
+    const struct cattn_root *record = cattn_roots_at(roots, root);
     stats->n_sequences = record->refs - record->n_slots - count_closed(cache, root);
     stats->n_slots = record->n_slots;
     stats->evictable_slots = record->n_evictable;

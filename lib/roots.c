@@ -14,9 +14,10 @@ void cattn_roots_init(struct cattn_roots *roots, uint64_t seed)
 void cattn_roots_release(struct cattn_roots *roots)
 {
     for (uint32_t i = 0; i < roots->n; i++)
-        cattn_free(roots->records[i].name);
-    cattn_free(roots->records);
-    cattn_free(roots->buckets);
+        cattn_free(cattn_roots_at(roots, i)->name);
+    for (uint32_t i = 0; i < roots->n; i += CATTN_ROOT_BLOCK)
+        cattn_free(cattn_roots_at(roots, i));
+    cattn_free(roots->blocks);
 }
 
 uint64_t cattn_roots_hash(const struct cattn_roots *roots, const void *name, size_t length)
@@ -27,9 +28,12 @@ uint64_t cattn_roots_hash(const struct cattn_roots *roots, const void *name, siz
     return hash;
 }
 
+/* Linear hashing: with each record a bucket is added, which takes over its part of one other.  So a table of any size
+ * grows without a pause. */
 static uint32_t *bucket_of(const struct cattn_roots *roots, uint64_t hash)
 {
-    return &roots->buckets[hash & (roots->n - 1)];
+    uint32_t i = (uint32_t)hash & roots->mask;
+    return &cattn_roots_at(roots, i < roots->n ? i : i & roots->mask >> 1)->bucket;
 }
 
 uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, size_t length)
@@ -38,8 +42,8 @@ uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, siz
         return CATTN_NONE;
     uint64_t hash = cattn_roots_hash(roots, name, length);
     uint32_t root = *bucket_of(roots, hash);
-    for (; root != CATTN_NONE; root = roots->records[root].next) {
-        const struct cattn_root *record = &roots->records[root];
+    for (; root != CATTN_NONE; root = cattn_roots_at(roots, root)->next) {
+        const struct cattn_root *record = cattn_roots_at(roots, root);
         if (record->hash == hash && record->name_length == length && (!length || !memcmp(record->name, name, length)))
             break;
     }
@@ -48,46 +52,54 @@ uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, siz
 
 static void link_root(struct cattn_roots *roots, uint32_t root)
 {
-    uint32_t *bucket = bucket_of(roots, roots->records[root].hash);
-    roots->records[root].next = *bucket;
+    uint32_t *bucket = bucket_of(roots, cattn_roots_at(roots, root)->hash);
+    cattn_roots_at(roots, root)->next = *bucket;
     *bucket = root;
 }
 
 static void unlink_root(struct cattn_roots *roots, uint32_t root)
 {
-    uint32_t *link = bucket_of(roots, roots->records[root].hash);
+    uint32_t *link = bucket_of(roots, cattn_roots_at(roots, root)->hash);
     while (*link != root)
-        link = &roots->records[*link].next;
-    *link = roots->records[root].next;
+        link = &cattn_roots_at(roots, *link)->next;
+    *link = cattn_roots_at(roots, root)->next;
 }
 
-/* Twice as many records and buckets; all that are there are linked anew. */
+static void add_bucket(struct cattn_roots *roots)
+{
+    uint32_t added = roots->n++;
+    if (added > roots->mask)
+        roots->mask = 2 * roots->mask + 1;
+    if (!added)
+        return;
+    uint32_t *old = &cattn_roots_at(roots, added & roots->mask >> 1)->bucket, root = *old;
+    *old = CATTN_NONE;
+    while (root != CATTN_NONE) {
+        uint32_t next = cattn_roots_at(roots, root)->next;
+        link_root(roots, root);
+        root = next;
+    }
+}
+
+static int add_block(struct cattn_roots *roots)
+{
+    size_t n = roots->n / CATTN_ROOT_BLOCK;
+    struct cattn_root **blocks = cattn_grow(roots->blocks, &roots->blocks_capacity, n + 1, sizeof(*blocks));
+    if (!blocks)
+        return CATTN_ENOMEM;
+    roots->blocks = blocks;
+    blocks[n] = cattn_malloc(CATTN_ROOT_BLOCK, sizeof(**blocks));
+    return blocks[n] ? CATTN_OK : CATTN_ENOMEM;
+}
+
+/* One record more, which is free. */
 static int grow(struct cattn_roots *roots)
 {
-    uint32_t n = roots->n ? 2 * roots->n : 8;
-    if (n < roots->n)
+    if (roots->n == CATTN_NONE || (roots->n % CATTN_ROOT_BLOCK == 0 && add_block(roots)))
         return CATTN_ENOMEM;
-    uint32_t *buckets = cattn_malloc(n, sizeof(*buckets));
-    struct cattn_root *records = cattn_realloc(roots->records, n, sizeof(*records));
-    if (records)
-        roots->records = records;
-    if (!buckets || !records) {
-        cattn_free(buckets);
-        return CATTN_ENOMEM;
-    }
-    memset(buckets, 0xff, n * sizeof(*buckets));
-    cattn_free(roots->buckets);
-    roots->buckets = buckets;
-    uint32_t old = roots->n;
-    roots->n = n;
-    for (uint32_t i = 0; i < old; i++) {
-        if (records[i].current)
-            link_root(roots, i);
-    }
-    for (uint32_t i = n; i-- > old;) {
-        records[i] = (struct cattn_root){.next = roots->free};
-        roots->free = i;
-    }
+    roots->free = roots->n;
+    *cattn_roots_at(roots, roots->n) = (struct cattn_root){.next = CATTN_NONE, .bucket = CATTN_NONE};
+    add_bucket(roots);
     return CATTN_OK;
 }
 
@@ -101,12 +113,13 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
     if (length)
         memcpy(copy, name, length);
     *root = roots->free;
-    struct cattn_root *record = &roots->records[*root];
+    struct cattn_root *record = cattn_roots_at(roots, *root);
     roots->free = record->next;
     *record = (struct cattn_root){.id = ++roots->last_id,
                                   .hash = cattn_roots_hash(roots, name, length),
                                   .name = copy,
                                   .name_length = length,
+                                  .bucket = record->bucket,
                                   .current = true};
     link_root(roots, *root);
     return CATTN_OK;
@@ -114,23 +127,23 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
 
 void cattn_roots_acquire(struct cattn_roots *roots, uint32_t root)
 {
-    roots->records[root].refs++;
+    cattn_roots_at(roots, root)->refs++;
 }
 
 void cattn_roots_drop(struct cattn_roots *roots, uint32_t root)
 {
-    struct cattn_root *record = &roots->records[root];
+    struct cattn_root *record = cattn_roots_at(roots, root);
     if (--record->refs)
         return;
     cattn_roots_retire(roots, root);
     cattn_free(record->name);
-    *record = (struct cattn_root){.next = roots->free};
+    *record = (struct cattn_root){.next = roots->free, .bucket = record->bucket};
     roots->free = root;
 }
 
 void cattn_roots_retire(struct cattn_roots *roots, uint32_t root)
 {
-    if (roots->records[root].current)
+    if (cattn_roots_at(roots, root)->current)
         unlink_root(roots, root);
-    roots->records[root].current = false;
+    cattn_roots_at(roots, root)->current = false;
 }

@@ -17,18 +17,27 @@ struct cattn_root {
     uint64_t hits, misses, evictions;
     unsigned char *name; /* any bytes; NULL: the record is free */
     size_t name_length;
-    uint32_t next; /* in its bucket, or in the list of free records */
-    bool current;  /* the name still means this record */
+    uint32_t next;   /* in its bucket, or in the list of free records */
+    uint32_t bucket; /* the first record of the bucket with the number of this one, or CATTN_NONE */
+    bool current;    /* the name still means this record */
 };
 
+#define CATTN_ROOT_BLOCK 256 /* records; a block never moves */
+
 struct cattn_roots {
-    struct cattn_root *records;
-    uint32_t *buckets; /* as many as records: the first record of each, or CATTN_NONE */
-    uint32_t n;        /* records in the array, a power of two */
-    uint32_t free;
+    struct cattn_root **blocks;
+    size_t blocks_capacity;
+    uint32_t n;    /* records in use at some time */
+    uint32_t mask; /* the least power of two that is n or more, less 1 */
+    uint32_t free; /* the first of the free ones among them, or CATTN_NONE */
     uint64_t last_id;
     uint64_t seed;
 };
+
+static inline struct cattn_root *cattn_roots_at(const struct cattn_roots *roots, uint32_t root)
+{
+    return &roots->blocks[root / CATTN_ROOT_BLOCK][root % CATTN_ROOT_BLOCK];
+}
 
 void cattn_roots_init(struct cattn_roots *roots, uint64_t seed);
 void cattn_roots_release(struct cattn_roots *roots);

@@ -35,7 +35,7 @@ static bool is_used(const struct walk *walk, uint32_t slot)
 
 static bool is_root(const struct walk *walk, uint32_t root)
 {
-    return root < walk->tree->roots.n && walk->tree->roots.records[root].name;
+    return root < walk->tree->roots.n && cattn_roots_at(&walk->tree->roots, root)->name;
 }
 
 /* ---- who refers to what */
@@ -232,7 +232,7 @@ static bool check_recency(const struct walk *walk)
         if (!is_used(walk, slot) || walk->place[slot] || tree->slots[slot].prev != before)
             return false;
         const struct cattn_slot *x = &tree->slots[slot];
-        if (x->refs || !x->published || !tree->roots.records[x->root].current ||
+        if (x->refs || !x->published || !cattn_roots_at(&tree->roots, x->root)->current ||
             (x->parent != CATTN_NONE && walk->place[x->parent]))
             return false;
         walk->place[slot] = ++n;
@@ -253,12 +253,24 @@ static uint64_t count_entries(const struct walk *walk, const struct cattn_table 
 {
     uint64_t n = 0;
     for (uint64_t i = 0; i <= table->mask; i++) {
-        uint32_t entry = table->entries[i];
+        uint32_t entry = table->entries[i].slot;
         if (entry && (!is_used(walk, entry - 1) || !walk->tree->slots[entry - 1].published))
             *good = false;
         n += entry != 0;
     }
     return n;
+}
+
+static bool check_tags(const struct walk *walk)
+{
+    const struct cattn_tree *tree = walk->tree;
+    for (uint64_t i = 0; i <= tree->index.mask; i++) {
+        struct cattn_entry entry = tree->index.entries[i], first = tree->firsts.entries[i];
+        if ((entry.slot && entry.tag != (uint32_t)tree->slots[entry.slot - 1].hash) ||
+            (first.slot && first.tag != tree->slots[first.slot - 1].first_tag))
+            return false;
+    }
+    return true;
 }
 
 /* The slot is found by its tokens, and by its first token among the others that begin with it. */
@@ -267,8 +279,7 @@ static bool check_published(const struct walk *walk, uint32_t slot, uint64_t *n_
     const struct cattn_tree *tree = walk->tree;
     const struct cattn_slot *x = &tree->slots[slot];
     const int32_t *tokens = cattn_tree_tokens(tree, slot);
-    uint64_t key = cattn_tree_key(tree, x->parent, x->root);
-    uint32_t hash = cattn_tree_hash(tree, key, tokens, tree->chunk_tokens);
+    uint64_t hash = cattn_tree_hash(tree, cattn_tree_above(tree, x->parent, x->root), tokens);
     if (x->hash != hash || cattn_tree_find(tree, x->parent, x->root, tokens, hash) != slot)
         return false;
     if (x->older != CATTN_NONE && (!is_used(walk, x->older) || tree->slots[x->older].newer != slot))
@@ -276,11 +287,11 @@ static bool check_published(const struct walk *walk, uint32_t slot, uint64_t *n_
     if (x->newer != CATTN_NONE) {
         const struct cattn_slot *newer = &tree->slots[x->newer];
         return is_used(walk, x->newer) && newer->published && newer->older == slot && newer->parent == x->parent &&
-               newer->root == x->root && *cattn_tree_tokens(tree, x->newer) == *tokens;
+               newer->root == x->root && newer->first_tag == x->first_tag &&
+               *cattn_tree_tokens(tree, x->newer) == *tokens;
     }
     ++*n_chains;
-    return x->first_hash == cattn_tree_hash(tree, key, tokens, 1) &&
-           cattn_tree_find_first(tree, x->parent, x->root, *tokens) == slot;
+    return cattn_tree_find_first(tree, x->parent, x->root, *tokens) == slot;
 }
 
 static bool check_index(const struct walk *walk)
@@ -290,7 +301,7 @@ static bool check_index(const struct walk *walk)
     uint64_t n_index = count_entries(walk, &walk->tree->index, &good);
     uint64_t n_firsts = count_entries(walk, &walk->tree->firsts, &good);
     /* a full table has no end to look for */
-    good = good && n_index <= walk->tree->index.mask && n_firsts <= walk->tree->firsts.mask;
+    good = good && n_index <= walk->tree->index.mask && n_firsts <= walk->tree->firsts.mask && check_tags(walk);
     for (uint32_t slot = 0; good && slot < walk->n; slot++) {
         if (is_used(walk, slot) && walk->tree->slots[slot].published) {
             n_published++;
@@ -304,7 +315,7 @@ static bool check_roots(const struct walk *walk)
 {
     const struct cattn_roots *roots = &walk->tree->roots;
     for (uint32_t i = 0; i < roots->n; i++) {
-        const struct cattn_root *root = &roots->records[i];
+        const struct cattn_root *root = cattn_roots_at(roots, i);
         const struct root_counts *counts = &walk->roots[i];
         if (root->n_slots != counts->slots || root->n_chunks != counts->chunks ||
             root->n_evictable != counts->evictable || root->n_pinned != counts->pinned)

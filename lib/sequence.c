@@ -146,19 +146,13 @@ void cattn_sequence_remove(struct cattn_cache *cache, struct cattn_sequence *seq
 /* Whole published chunks, then a borrow of the longest partial one.  References come later. */
 static int match(const struct cattn_tree *tree, struct cattn_sequence *sequence, const int32_t *tokens, size_t n)
 {
-    uint32_t c = tree->chunk_tokens, parent = CATTN_NONE;
-    size_t done = 0;
-    for (; n - done >= c; done += c) {
-        uint64_t key = cattn_tree_key(tree, parent, sequence->root);
-        uint32_t slot =
-            cattn_tree_find(tree, parent, sequence->root, tokens + done, cattn_tree_hash(tree, key, tokens + done, c));
-        if (slot == CATTN_NONE)
-            break;
-        if (cattn_sequence_reserve(sequence, sequence->n_chunks + 1, 0))
-            return CATTN_ENOMEM;
-        sequence->chunks[sequence->n_chunks++] = parent = slot;
-    }
-    uint32_t rest = n - done < c ? (uint32_t)(n - done) : c;
+    size_t c = tree->chunk_tokens;
+    if (cattn_sequence_reserve(sequence, n / c, 0))
+        return CATTN_ENOMEM;
+    sequence->n_chunks = cattn_tree_match(tree, sequence->root, tokens, n / c, sequence->chunks);
+    size_t done = sequence->n_chunks * c;
+    uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
+    uint32_t rest = n - done < c ? (uint32_t)(n - done) : (uint32_t)c;
     sequence->tail = cattn_tree_find_partial(tree, parent, sequence->root, tokens + done, rest, &sequence->t);
     sequence->n_tokens = done + sequence->t;
     sequence->uncounted = sequence->n_tokens;

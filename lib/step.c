@@ -45,6 +45,7 @@ void cattn_step_destroy(cattn_step *step)
     cattn_free(step->plans);
     cattn_free(step->paths);
     cattn_free(step->pieces);
+    cattn_free(step->hashes);
     cattn_free(step->pending);
     cattn_free(step->passes);
     cattn_free(step);
@@ -107,7 +108,9 @@ static int reserve_plans(struct cattn_step *step, size_t n_items, size_t n_piece
     step->paths = paths ? paths : step->paths;
     struct cattn_piece *pieces = cattn_grow(step->pieces, &step->pieces_capacity, n_pieces, sizeof(*pieces));
     step->pieces = pieces ? pieces : step->pieces;
-    return plans && paths && pieces ? reserve_pending(step, n_full) : CATTN_ENOMEM;
+    uint64_t *hashes = cattn_grow(step->hashes, &step->hashes_capacity, n_full, sizeof(*hashes));
+    step->hashes = hashes ? hashes : step->hashes;
+    return plans && paths && pieces && hashes ? reserve_pending(step, n_full) : CATTN_ENOMEM;
 }
 
 static int reserve_items(struct cattn_step *step, const struct cattn_item *items, size_t n_items)
@@ -142,15 +145,26 @@ static bool is_pending(uint32_t node)
     return node != CATTN_NONE && node >= CATTN_PENDING;
 }
 
-static uint32_t hash_below(const struct cattn_step *step, uint32_t parent, uint32_t root, const int32_t *tokens)
+/* Hashes depend on tokens alone, so all of an item's are there before the first is looked for. */
+static void hash_chunks(struct cattn_step *step, struct cattn_plan *plan)
 {
-    /* no slot has a key with CATTN_PENDING in it, so pieces and slots do not meet */
     const struct cattn_tree *tree = &step->cache->tree;
-    return cattn_tree_hash(tree, cattn_tree_key(tree, parent, root), tokens, tree->chunk_tokens);
+    const struct cattn_sequence *sequence = plan->sequence;
+    size_t c = tree->chunk_tokens, end = sequence->n_tokens + plan->n_tokens;
+    plan->first_hash = step->n_hashes;
+    if ((sequence->n_chunks + 1) * c > end)
+        return;
+    uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
+    uint64_t hash = cattn_tree_above(tree, parent, sequence->root);
+    for (size_t n = sequence->n_chunks; (n + 1) * c <= end; n++) {
+        hash = cattn_tree_hash(tree, hash, sequence->tokens + n * c);
+        cattn_tree_fetch(tree, hash);
+        step->hashes[step->n_hashes++] = hash;
+    }
 }
 
 static uint32_t find_pending(const struct cattn_step *step, uint32_t parent, uint32_t root, const int32_t *tokens,
-                             uint32_t hash)
+                             uint64_t hash)
 {
     for (size_t i = hash & step->pending_mask; step->pending[i]; i = (i + 1) & step->pending_mask) {
         const struct cattn_piece *piece = &step->pieces[step->pending[i] - 1];
@@ -180,7 +194,8 @@ static void match_again(struct cattn_step *step, struct cattn_plan *plan)
     plan->n_matched = 0;
     for (size_t n = sequence->n_chunks; (n + 1) * c <= end; n++) {
         const int32_t *tokens = sequence->tokens + n * c;
-        uint32_t hash = hash_below(step, parent, sequence->root, tokens), node = CATTN_NONE;
+        uint64_t hash = step->hashes[plan->first_hash + plan->n_matched];
+        uint32_t node = CATTN_NONE;
         if (!is_pending(parent))
             node = cattn_tree_find(tree, parent, sequence->root, tokens, hash);
         if (node == CATTN_NONE)
@@ -226,7 +241,7 @@ static uint64_t cut_pieces(struct cattn_step *step, struct cattn_plan *plan)
                                       .root = sequence->root};
         sequence->chunks[n] = parent = CATTN_PENDING + number;
         if (n_tokens == c) {
-            piece->hash = hash_below(step, piece->parent, piece->root, piece->tokens);
+            piece->hash = step->hashes[plan->first_hash + (n - sequence->n_chunks)];
             add_pending(step, number);
         }
     }
@@ -243,8 +258,10 @@ static void plan_item(struct cattn_step *step, struct cattn_plan *plan, const st
                                 .n_tokens = item->n_tokens,
                                 .tail = CATTN_NONE,
                                 .replaced = CATTN_NONE};
-    if (step->pending_possible)
+    if (step->pending_possible) {
+        hash_chunks(step, plan);
         match_again(step, plan);
+    }
     plan->how = placing_of(&step->cache->tree, plan);
     uint64_t n_rows = cut_pieces(step, plan);
     if (n_rows < item->min_rows)
@@ -269,7 +286,7 @@ static void plan_items(struct cattn_step *step, const struct cattn_item *items, 
     *advances = step->cache->last_step == step && step->n_plans == n_items;
     step->cache->last_step = NULL;
     step->n_plans = n_items;
-    step->n_pieces = 0;
+    step->n_pieces = step->n_hashes = 0;
     for (size_t i = 0; i < n_items; i++) {
         struct cattn_plan before = {0};
         if (*advances)
@@ -449,7 +466,7 @@ static void count_tokens(struct cattn_cache *cache, const struct cattn_plan *pla
     struct cattn_sequence *sequence = plan->sequence;
     uint64_t hits = plan->n_tokens - n_stored + sequence->uncounted;
     sequence->uncounted = 0;
-    struct cattn_root *root = &cache->tree.roots.records[sequence->root];
+    struct cattn_root *root = cattn_roots_at(&cache->tree.roots, sequence->root);
     sequence->hits += hits;
     sequence->misses += n_stored;
     root->hits += hits;
@@ -494,14 +511,17 @@ static void build_work(struct cattn_step *step, bool advances)
 {
     struct cattn_cache *cache = step->cache;
     if (advances) {
-        cattn_work_advance(&cache->work, step->paths);
+        /* each item reads on in its own tail, which no other sees */
+        uint64_t n_tokens = cattn_work_advance(&cache->work, step->paths);
+        step->read_tokens += n_tokens;
+        step->read_tokens_unshared += n_tokens;
         cattn_work_clear_writes(&cache->work);
     } else {
         cattn_work_build(&cache->work, step->paths, step->n_plans, 1);
+        cattn_work_count_tokens(&cache->work, 0, 0, &step->read_tokens, &step->read_tokens_unshared);
     }
     for (size_t i = 0; i < step->n_plans; i++)
         add_writes(step, &step->plans[i]);
-    cattn_work_count_tokens(&cache->work, 0, 0, &step->read_tokens, &step->read_tokens_unshared);
     cache->backend->plan(cache->store, &cache->work);
 }
 
@@ -571,7 +591,7 @@ static void commit_piece(struct cattn_tree *tree, const struct cattn_piece *piec
     memcpy(cattn_tree_tokens(tree, piece->slot) + piece->start, piece->tokens + piece->start, n * sizeof(int32_t));
     cattn_tree_set_fill(tree, piece->slot, piece->end);
     if (piece->end == tree->chunk_tokens)
-        cattn_tree_publish(tree, piece->slot);
+        cattn_tree_publish(tree, piece->slot, piece->hash);
 }
 
 /* Publishes the full pieces and moves the sequence. */

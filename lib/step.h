@@ -21,7 +21,7 @@ struct cattn_piece {
     uint32_t start, end;   /* tokens[start .. end) are stored */
     uint32_t slot;
     uint32_t parent, root; /* of a full one: slot, CATTN_PENDING + piece, or CATTN_NONE */
-    uint32_t hash;
+    uint64_t hash;         /* of a full one */
 };
 
 /* In a path that is being planned: the piece that has no slot yet. */
@@ -35,7 +35,8 @@ struct cattn_plan {
     uint32_t first_row, n_rows;
     uint64_t position;
     enum cattn_placing how;
-    size_t n_matched; /* chunks that join the path as they are */
+    size_t first_hash; /* of the chunks that are full once the step ends and were not before */
+    size_t n_matched;  /* chunks that join the path as they are */
     size_t first_piece, n_pieces;
     size_t n_path;     /* whole chunks after the step: sequence->chunks[0 .. n_path) */
     uint32_t tail;     /* after the step, at sequence->chunks[n_path]; or CATTN_NONE */
@@ -51,6 +52,8 @@ struct cattn_step {
     size_t paths_capacity;
     struct cattn_piece *pieces;
     size_t n_pieces, pieces_capacity;
+    uint64_t *hashes; /* of the chunks that the items fill or match */
+    size_t n_hashes, hashes_capacity;
     uint32_t *pending; /* open addressing over the full pieces: piece + 1, or 0 */
     size_t pending_mask, pending_capacity;
     bool pending_possible;                      /* an item might fill a chunk */

@@ -7,6 +7,24 @@
 #include <string.h>
 
 #define PARTIAL_CANDIDATES 8
+#define AHEAD              8 /* chunks that are hashed before the first of them is looked at */
+
+#ifdef __GNUC__
+#  define FETCH(address) __builtin_prefetch(address)
+#else
+#  define FETCH(address) ((void)(address))
+#endif
+
+static uint32_t *make_keys(uint64_t seed, uint32_t chunk_tokens)
+{
+    uint32_t n = chunk_tokens + chunk_tokens % 2; /* tokens go in pairs */
+    uint32_t *keys = cattn_malloc(n, sizeof(*keys));
+    for (uint32_t i = 0; keys && i < n; i++) {
+        seed = cattn_hash_mix(seed, i);
+        keys[i] = (uint32_t)(seed >> 16);
+    }
+    return keys;
+}
 
 int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_tokens, bool retain, uint64_t seed)
 {
@@ -26,9 +44,10 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
     /* calloc leaves big arrays untouched until they are used */
     tree->slots = cattn_calloc(n_slots, sizeof(*tree->slots));
     tree->tokens = cattn_calloc(n_slots, chunk_tokens * sizeof(*tree->tokens));
-    tree->index.entries = cattn_calloc(entries, sizeof(uint32_t));
-    tree->firsts.entries = cattn_calloc(entries, sizeof(uint32_t));
-    if (tree->slots && tree->tokens && tree->index.entries && tree->firsts.entries &&
+    tree->index.entries = cattn_calloc(entries, sizeof(struct cattn_entry));
+    tree->firsts.entries = cattn_calloc(entries, sizeof(struct cattn_entry));
+    tree->keys = make_keys(seed, chunk_tokens);
+    if (tree->slots && tree->tokens && tree->index.entries && tree->firsts.entries && tree->keys &&
         !cattn_ghosts_init(&tree->ghosts, n_slots))
         return CATTN_OK;
     cattn_tree_release(tree);
@@ -44,61 +63,66 @@ void cattn_tree_release(struct cattn_tree *tree)
     cattn_free(tree->tokens);
     cattn_free(tree->index.entries);
     cattn_free(tree->firsts.entries);
+    cattn_free(tree->keys);
     *tree = (struct cattn_tree){0};
 }
 
 /* ---- hashes and tables */
 
-uint64_t cattn_tree_key(const struct cattn_tree *tree, uint32_t parent, uint32_t root)
+uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32_t root)
 {
-    return parent != CATTN_NONE ? parent : tree->roots.records[root].id | UINT64_C(1) << 63;
+    return parent != CATTN_NONE ? tree->slots[parent].hash
+                                : cattn_hash_mix(tree->seed, cattn_roots_at(&tree->roots, root)->id);
 }
 
-uint32_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t key, const int32_t *tokens, uint32_t n)
+/* Sums of products of two tokens with secret keys added: of all keys, at most one in 2^32 gives two chunks the same
+ * sum, and no product waits for another. */
+uint64_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t above, const int32_t *tokens)
 {
+    const uint32_t *keys = tree->keys, n = tree->chunk_tokens;
+    uint64_t sum = 0;
     if (tree->constant_hash)
         return 0;
-    uint64_t hash = cattn_hash_mix(tree->seed, key);
-    for (uint32_t i = 0; i < n; i++)
-        hash = cattn_hash_mix(hash, (uint32_t)tokens[i]);
-    return (uint32_t)hash;
+    for (uint32_t i = 0; i + 1 < n; i += 2)
+        sum += (uint64_t)((uint32_t)tokens[i] + keys[i]) * ((uint32_t)tokens[i + 1] + keys[i + 1]);
+    if (n % 2)
+        sum += (uint64_t)((uint32_t)tokens[n - 1] + keys[n - 1]) * keys[n];
+    return cattn_hash_mix(above, sum);
 }
 
-/* Where an entry would stand if nothing else were in the table. */
-static uint32_t home_of(const struct cattn_tree *tree, const struct cattn_table *table, uint32_t slot)
+static uint32_t first_tag(const struct cattn_tree *tree, uint64_t above, int32_t token)
 {
-    const struct cattn_slot *x = &tree->slots[slot];
-    return (table == &tree->index ? x->hash : x->first_hash) & table->mask;
+    return tree->constant_hash ? 0 : (uint32_t)cattn_hash_mix(above, (uint32_t)token);
 }
 
-static void insert_entry(const struct cattn_tree *tree, struct cattn_table *table, uint32_t slot)
+static void insert_entry(struct cattn_table *table, uint32_t slot, uint32_t tag)
 {
-    uint32_t i = home_of(tree, table, slot);
-    while (table->entries[i])
+    uint32_t i = tag & table->mask;
+    while (table->entries[i].slot)
         i = (i + 1) & table->mask;
-    table->entries[i] = slot + 1;
+    table->entries[i] = (struct cattn_entry){slot + 1, tag};
 }
 
-static uint32_t *entry_of(const struct cattn_tree *tree, const struct cattn_table *table, uint32_t slot)
+static struct cattn_entry *entry_of(const struct cattn_table *table, uint32_t slot, uint32_t tag)
 {
-    uint32_t i = home_of(tree, table, slot);
-    while (table->entries[i] != slot + 1)
+    uint32_t i = tag & table->mask;
+    while (table->entries[i].slot != slot + 1)
         i = (i + 1) & table->mask;
     return &table->entries[i];
 }
 
 /* Closes the gap that an entry leaves: later ones move up unless that would put them before their home. */
-static void remove_entry(const struct cattn_tree *tree, struct cattn_table *table, uint32_t slot)
+static void remove_entry(struct cattn_table *table, uint32_t slot, uint32_t tag)
 {
-    uint32_t gap = (uint32_t)(entry_of(tree, table, slot) - table->entries);
-    for (uint32_t i = (gap + 1) & table->mask; table->entries[i]; i = (i + 1) & table->mask) {
-        uint32_t home = home_of(tree, table, table->entries[i] - 1);
+    uint32_t gap = (uint32_t)(entry_of(table, slot, tag) - table->entries);
+    for (uint32_t i = (gap + 1) & table->mask; table->entries[i].slot; i = (i + 1) & table->mask) {
+        uint32_t home = table->entries[i].tag & table->mask;
         if (((i - home) & table->mask) >= ((i - gap) & table->mask)) {
             table->entries[gap] = table->entries[i];
             gap = i;
         }
     }
-    table->entries[gap] = 0;
+    table->entries[gap].slot = 0;
 }
 
 static bool is_child(const struct cattn_tree *tree, uint32_t slot, uint32_t parent, uint32_t root)
@@ -107,25 +131,69 @@ static bool is_child(const struct cattn_tree *tree, uint32_t slot, uint32_t pare
 }
 
 uint32_t cattn_tree_find(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
-                         uint32_t hash)
+                         uint64_t hash)
 {
     const struct cattn_table *table = &tree->index;
-    for (uint32_t i = hash & table->mask; table->entries[i]; i = (i + 1) & table->mask) {
-        uint32_t slot = table->entries[i] - 1;
-        if (tree->slots[slot].hash == hash && is_child(tree, slot, parent, root) &&
+    for (uint32_t i = (uint32_t)hash & table->mask; table->entries[i].slot; i = (i + 1) & table->mask) {
+        uint32_t slot = table->entries[i].slot - 1;
+        if (table->entries[i].tag == (uint32_t)hash && is_child(tree, slot, parent, root) &&
             !memcmp(cattn_tree_tokens(tree, slot), tokens, tree->chunk_tokens * sizeof(*tokens)))
             return slot;
     }
     return CATTN_NONE;
 }
 
+void cattn_tree_fetch(const struct cattn_tree *tree, uint64_t hash)
+{
+    FETCH(&tree->index.entries[(uint32_t)hash & tree->index.mask]);
+}
+
+/* Starts to fetch what find() compares. */
+static void fetch_chunk(const struct cattn_tree *tree, uint64_t hash)
+{
+    const struct cattn_table *table = &tree->index;
+    uint32_t i = (uint32_t)hash & table->mask;
+    while (table->entries[i].slot && table->entries[i].tag != (uint32_t)hash)
+        i = (i + 1) & table->mask;
+    if (!table->entries[i].slot)
+        return;
+    uint32_t slot = table->entries[i].slot - 1;
+    const char *tokens = (const char *)cattn_tree_tokens(tree, slot);
+    FETCH(&tree->slots[slot]);
+    FETCH(&tree->slots[slot].newer);
+    for (size_t at = 0; at < tree->chunk_tokens * sizeof(int32_t); at += CATTN_ALIGNMENT)
+        FETCH(tokens + at);
+}
+
+size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, uint32_t *path)
+{
+    uint64_t hashes[AHEAD], above = cattn_tree_above(tree, CATTN_NONE, root);
+    uint32_t c = tree->chunk_tokens, parent = CATTN_NONE;
+    size_t n_hashed = 0, n_fetched = 0, n_found = 0;
+    for (; n_found < n; n_found++) {
+        size_t ahead = n_found ? n_found + AHEAD : 1; /* most prompts that are not found fail at once */
+        for (; n_hashed < n && n_hashed < ahead; n_hashed++) {
+            above = hashes[n_hashed % AHEAD] = cattn_tree_hash(tree, above, tokens + n_hashed * c);
+            cattn_tree_fetch(tree, above);
+        }
+        for (; n_fetched < n_hashed && n_fetched <= n_found + AHEAD / 2; n_fetched++)
+            fetch_chunk(tree, hashes[n_fetched % AHEAD]);
+        parent = cattn_tree_find(tree, parent, root, tokens + n_found * c, hashes[n_found % AHEAD]);
+        if (parent == CATTN_NONE)
+            break;
+        path[n_found] = parent;
+    }
+    return n_found;
+}
+
 uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token)
 {
     const struct cattn_table *table = &tree->firsts;
-    uint32_t hash = cattn_tree_hash(tree, cattn_tree_key(tree, parent, root), &token, 1);
-    for (uint32_t i = hash & table->mask; table->entries[i]; i = (i + 1) & table->mask) {
-        uint32_t slot = table->entries[i] - 1;
-        if (is_child(tree, slot, parent, root) && *cattn_tree_tokens(tree, slot) == token)
+    uint32_t tag = first_tag(tree, cattn_tree_above(tree, parent, root), token);
+    for (uint32_t i = tag & table->mask; table->entries[i].slot; i = (i + 1) & table->mask) {
+        uint32_t slot = table->entries[i].slot - 1;
+        if (table->entries[i].tag == tag && is_child(tree, slot, parent, root) &&
+            *cattn_tree_tokens(tree, slot) == token)
             return slot;
     }
     return CATTN_NONE;
@@ -159,28 +227,27 @@ uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent,
 
 /* ---- publication */
 
-void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot)
+void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
 {
     struct cattn_slot *x = &tree->slots[slot];
-    const int32_t *tokens = cattn_tree_tokens(tree, slot);
-    uint64_t key = cattn_tree_key(tree, x->parent, x->root);
-    uint32_t before = cattn_tree_find_first(tree, x->parent, x->root, tokens[0]);
+    int32_t first = *cattn_tree_tokens(tree, slot);
+    uint32_t before = cattn_tree_find_first(tree, x->parent, x->root, first);
     x->published = true;
     x->writer = 0;
-    x->hash = cattn_tree_hash(tree, key, tokens, tree->chunk_tokens);
-    x->first_hash = cattn_tree_hash(tree, key, tokens, 1);
+    x->hash = hash;
+    x->first_tag = first_tag(tree, cattn_tree_above(tree, x->parent, x->root), first);
     x->newer = CATTN_NONE;
     x->older = before;
-    insert_entry(tree, &tree->index, slot);
+    insert_entry(&tree->index, slot, (uint32_t)hash);
     if (before != CATTN_NONE) {
-        *entry_of(tree, &tree->firsts, before) = slot + 1;
+        entry_of(&tree->firsts, before, x->first_tag)->slot = slot + 1;
         tree->slots[before].newer = slot;
     } else {
-        insert_entry(tree, &tree->firsts, slot);
+        insert_entry(&tree->firsts, slot, x->first_tag);
     }
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children++;
-    tree->roots.records[x->root].n_chunks++;
+    cattn_roots_at(&tree->roots, x->root)->n_chunks++;
     if (tree->events.call)
         cattn_events_published(tree, slot);
 }
@@ -190,18 +257,18 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
     struct cattn_slot *x = &tree->slots[slot];
     if (tree->events.call)
         cattn_events_removed(tree, slot);
-    remove_entry(tree, &tree->index, slot);
+    remove_entry(&tree->index, slot, (uint32_t)x->hash);
     if (x->newer != CATTN_NONE)
         tree->slots[x->newer].older = x->older;
     else if (x->older != CATTN_NONE)
-        *entry_of(tree, &tree->firsts, slot) = x->older + 1;
+        entry_of(&tree->firsts, slot, x->first_tag)->slot = x->older + 1;
     else
-        remove_entry(tree, &tree->firsts, slot);
+        remove_entry(&tree->firsts, slot, x->first_tag);
     if (x->older != CATTN_NONE)
         tree->slots[x->older].newer = x->newer;
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children--;
-    tree->roots.records[x->root].n_chunks--;
+    cattn_roots_at(&tree->roots, x->root)->n_chunks--;
     x->published = false;
 }
 
@@ -218,7 +285,7 @@ static void push_newest(struct cattn_tree *tree, uint32_t slot)
         tree->oldest = slot;
     tree->newest = slot;
     tree->n_evictable++;
-    tree->roots.records[x->root].n_evictable++;
+    cattn_roots_at(&tree->roots, x->root)->n_evictable++;
 }
 
 static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
@@ -233,7 +300,7 @@ static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
     else
         tree->newest = x->prev;
     tree->n_evictable--;
-    tree->roots.records[x->root].n_evictable--;
+    cattn_roots_at(&tree->roots, x->root)->n_evictable--;
 }
 
 static void note_peak(struct cattn_tree *tree)
@@ -252,7 +319,7 @@ uint32_t cattn_tree_take(struct cattn_tree *tree, uint32_t parent, uint32_t root
     tree->n_free--;
     tree->slots[slot] = (struct cattn_slot){.refs = 1, .writer = writer, .root = root, .parent = parent};
     cattn_roots_acquire(&tree->roots, root);
-    tree->roots.records[root].n_slots++;
+    cattn_roots_at(&tree->roots, root)->n_slots++;
     note_peak(tree);
     return slot;
 }
@@ -271,7 +338,7 @@ static void free_slot(struct cattn_tree *tree, uint32_t slot)
     *x = (struct cattn_slot){.root = CATTN_NONE, .parent = CATTN_NONE, .next = tree->free};
     tree->free = slot;
     tree->n_free++;
-    tree->roots.records[root].n_slots--;
+    cattn_roots_at(&tree->roots, root)->n_slots--;
     cattn_roots_drop(&tree->roots, root);
 }
 
@@ -288,7 +355,7 @@ void cattn_tree_unref(struct cattn_tree *tree, uint32_t slot)
     struct cattn_slot *x = &tree->slots[slot];
     if (--x->refs)
         return;
-    if (x->published && tree->retain && tree->roots.records[x->root].current)
+    if (x->published && tree->retain && cattn_roots_at(&tree->roots, x->root)->current)
         push_newest(tree, slot);
     else
         free_slot(tree, slot);
@@ -303,25 +370,33 @@ void cattn_tree_set_fill(struct cattn_tree *tree, uint32_t slot, uint32_t fill)
 
 /* ---- eviction */
 
-/* A whole 64 bits, and seldom asked for. */
-static uint64_t ghost_of(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens)
+/* Starts to fetch what the eviction of a chunk touches. */
+static void fetch_evictable(const struct cattn_tree *tree, uint32_t slot)
 {
-    uint64_t hash = cattn_hash_mix(tree->seed, cattn_tree_key(tree, parent, root));
-    for (uint32_t i = 0; i < tree->chunk_tokens; i++)
-        hash = cattn_hash_mix(hash, (uint32_t)tokens[i]);
-    return hash;
+    if (slot == CATTN_NONE)
+        return;
+    const struct cattn_slot *x = &tree->slots[slot];
+    FETCH(&tree->ghosts.hashes[x->hash & tree->ghosts.mask]);
+    FETCH(&tree->index.entries[(uint32_t)x->hash & tree->index.mask]);
+    FETCH(&tree->firsts.entries[x->first_tag & tree->firsts.mask]);
+    FETCH(cattn_roots_at(&tree->roots, x->root));
+    if (x->parent != CATTN_NONE)
+        FETCH(&tree->slots[x->parent]);
+    if (x->next != CATTN_NONE)
+        FETCH(&tree->slots[x->next]);
 }
 
 bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens)
 {
-    return cattn_ghosts_have(&tree->ghosts, ghost_of(tree, parent, root, tokens));
+    return cattn_ghosts_have(&tree->ghosts, cattn_tree_hash(tree, cattn_tree_above(tree, parent, root), tokens));
 }
 
 static void evict_slot(struct cattn_tree *tree, uint32_t slot)
 {
     const struct cattn_slot *x = &tree->slots[slot];
-    struct cattn_root *root = &tree->roots.records[x->root];
-    cattn_ghosts_add(&tree->ghosts, ghost_of(tree, x->parent, x->root, cattn_tree_tokens(tree, slot)));
+    struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
+    fetch_evictable(tree, x->next);
+    cattn_ghosts_add(&tree->ghosts, x->hash);
     if (root->n_chunks == 1)
         cattn_ghosts_add(&tree->ghosts, root->hash);
     root->evictions++;
@@ -344,7 +419,7 @@ static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const in
 {
     uint32_t slot = CATTN_NONE;
     for (size_t c = tree->chunk_tokens; n >= c; tokens += c, n -= c) {
-        uint32_t hash = cattn_tree_hash(tree, cattn_tree_key(tree, slot, root), tokens, tree->chunk_tokens);
+        uint64_t hash = cattn_tree_hash(tree, cattn_tree_above(tree, slot, root), tokens);
         slot = cattn_tree_find(tree, slot, root, tokens, hash);
         if (slot == CATTN_NONE)
             break;
@@ -355,7 +430,7 @@ static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const in
 static void count_pinned(struct cattn_tree *tree, uint32_t slot, int more)
 {
     tree->n_pinned += (uint32_t)more;
-    tree->roots.records[tree->slots[slot].root].n_pinned += (uint32_t)more;
+    cattn_roots_at(&tree->roots, tree->slots[slot].root)->n_pinned += (uint32_t)more;
 }
 
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)

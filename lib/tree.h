@@ -9,25 +9,34 @@
 #include "roots.h"
 
 struct cattn_slot {
-    uint64_t refs;             /* of sequences, pins and the open step */
-    uint64_t writer;           /* the sequence whose own tail this is; 0: nobody's */
-    uint64_t mark;             /* equal to the tree's mark: seen already in the walk that goes on */
-    uint32_t root;             /* CATTN_NONE: the slot is free */
-    uint32_t parent;           /* CATTN_NONE: a first chunk */
-    uint32_t children;         /* published chunks below */
-    uint32_t fill;             /* tokens stored */
-    uint32_t dirty;            /* one past the last token ever written since the slot was taken */
-    uint32_t pins;             /* that end here */
-    uint32_t pinned;           /* pins that hold it: those that end here or below */
-    uint32_t next, prev;       /* in the recency list, or (next) in the list of free slots */
-    uint32_t newer, older;     /* published chunks with the same parent and first token */
-    uint32_t hash, first_hash; /* of (parent, tokens) and (parent, first token) */
+    uint64_t hash;         /* of a published chunk: of all tokens from the root to its end */
+    uint64_t refs;         /* of sequences, pins and the open step */
+    uint32_t root;         /* CATTN_NONE: the slot is free */
+    uint32_t parent;       /* CATTN_NONE: a first chunk */
+    uint32_t next, prev;   /* in the recency list, or (next) in the list of free slots */
+    uint32_t children;     /* published chunks below */
+    uint32_t fill;         /* tokens stored */
+    uint32_t dirty;        /* one past the last token ever written since the slot was taken */
+    uint32_t pins;         /* that end here */
+    uint32_t pinned;       /* pins that hold it: those that end here or below */
+    uint64_t writer;       /* the sequence whose own tail this is; 0: nobody's */
+    uint64_t mark;         /* equal to the tree's mark: seen already in the walk that goes on */
+    uint32_t newer, older; /* published chunks with the same parent and first token */
+    uint32_t first_tag;    /* its tag among the first tokens */
     bool published;
 };
 
-/* Open addressing with linear probing: slot + 1, or 0. */
+/* A tag is the low half of a hash: it says where the entry wants to stand, and keeps nearly all probes away from the
+ * slots of others. */
+struct cattn_entry {
+    uint32_t slot; /* + 1; 0: empty */
+    uint32_t tag;
+};
+
+/* Open addressing with linear probing, never more than half full.  It never grows, and a removal closes its gap: no
+ * call pays for what others left behind. */
 struct cattn_table {
-    uint32_t *entries;
+    struct cattn_entry *entries;
     uint32_t mask;
 };
 
@@ -48,10 +57,11 @@ struct cattn_tree {
     uint32_t n_pinned; /* slots that pins hold */
     uint64_t mark;
     uint64_t seed;
+    uint32_t *keys; /* of the hash of a chunk, one for each token */
     void (*clear)(void *context,
                   uint32_t slot); /* called with a slot that was freed, whose tokens are zeroed; or NULL */
     void *clear_context;
-    struct cattn_table index;  /* published chunks by (parent, tokens) */
+    struct cattn_table index;  /* published chunks by their hash */
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
     struct cattn_ghosts ghosts; /* what was evicted */
@@ -90,14 +100,23 @@ void cattn_tree_evict(struct cattn_tree *tree, uint32_t n);
 
 /* ---- finding */
 
-/* What hashes start from: the parent, or the root of a first chunk. */
-uint64_t cattn_tree_key(const struct cattn_tree *tree, uint32_t parent, uint32_t root);
+/* The hash that those of the chunks below start from: of the parent, which is published, or of the root. */
+uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32_t root);
 
-uint32_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t key, const int32_t *tokens, uint32_t n);
+/* The hash of a chunk with these tokens below `above`.  No slot number goes into it, so that a path can be hashed
+ * before its chunks are found. */
+uint64_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t above, const int32_t *tokens);
+
+/* Starts to fetch the place in the index that a hash leads to. */
+void cattn_tree_fetch(const struct cattn_tree *tree, uint64_t hash);
 
 /* The published chunk with these chunk_tokens tokens, or CATTN_NONE. */
 uint32_t cattn_tree_find(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
-                         uint32_t hash);
+                         uint64_t hash);
+
+/* Follows published chunks from the root down, as far as the tokens of n whole chunks lead.  Returns how many there
+ * are; path[0 .. n) is theirs. */
+size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, uint32_t *path);
 
 /* The newest published chunk that begins with the token, or CATTN_NONE. */
 uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token);
@@ -111,7 +130,7 @@ uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent,
 bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens);
 
 /* Makes a full slot visible (no equal chunk may be there, and its parent must be visible), and invisible again. */
-void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot);
+void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash);
 void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot);
 
 /* ---- pins and namespaces */

@@ -27,7 +27,7 @@ static enum cattn_reason reason_of(const struct cattn_cache *cache, const struct
         return CATTN_WHY_ALL;
     if (findable(n) - sequence->n_chunks * tree->chunk_tokens < tree->chunk_tokens)
         return CATTN_WHY_BELOW_CHUNK;
-    if (sequence->root != CATTN_NONE && tree->roots.records[sequence->root].n_chunks)
+    if (sequence->root != CATTN_NONE && cattn_roots_at(&tree->roots, sequence->root)->n_chunks)
         return reason_below(tree, sequence, tokens);
     uint64_t name = cattn_roots_hash(&tree->roots, ns, ns_len);
     return cattn_ghosts_have(&tree->ghosts, name) ? CATTN_WHY_EVICTED : CATTN_WHY_EMPTY;

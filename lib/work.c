@@ -3,13 +3,28 @@
 #include "chunkattention.h"
 #include "memory.h"
 
-/* A slot stands for the whole path above it.  So the number of items that see it tells where their common path ends:
- * along a path the sets of items only shrink, and equal numbers mean equal sets. */
+/* A slot stands for the whole path above it, so an item that meets a slot of an earlier item shares all above it too.
+ * Items are walked from their ends up to there: each slot of the batch is visited once, however many items see it.
+ * What an item was first to visit is its branch, which begins where it leaves the branch of another. */
+struct branch {
+    uint32_t first;   /* chunk */
+    uint32_t above;   /* the item whose branch it leaves; its own number if first is 0 */
+    uint32_t shared;  /* chunks up to here are seen by other items too */
+    uint32_t n_items; /* that see its first chunk */
+};
+
+/* What the walks note of a slot; all 0 between calls. */
+struct note {
+    uint32_t owner;   /* the item on whose branch it is, + 1 */
+    uint32_t leaving; /* items that see it and not the next one of the branch */
+    uint32_t run;     /* number of the shared run that it begins, + 1 */
+};
+
 struct cattn_work_scratch {
-    uint32_t *n_items; /* of each slot; 0 between calls */
-    uint32_t *run;     /* of each slot that begins a shared run: its number + 1; 0 between calls */
-    size_t items, runs, slots, run_items, writes; /* capacities */
-    size_t n_slots, n_run_items;                  /* used */
+    struct branch *branches;                                    /* of each item */
+    struct note *notes;                                         /* of each slot */
+    size_t items, branch_items, runs, slots, run_items, writes; /* capacities */
+    size_t n_slots, n_run_items;                                /* used */
 };
 
 int cattn_work_init(struct cattn_work *work, uint32_t n_slots, uint32_t chunk_tokens)
@@ -17,9 +32,8 @@ int cattn_work_init(struct cattn_work *work, uint32_t n_slots, uint32_t chunk_to
     *work = (struct cattn_work){.chunk_tokens = chunk_tokens};
     work->scratch = cattn_calloc(1, sizeof(*work->scratch));
     if (work->scratch) {
-        work->scratch->n_items = cattn_calloc(n_slots, sizeof(uint32_t));
-        work->scratch->run = cattn_calloc(n_slots, sizeof(uint32_t));
-        if (work->scratch->n_items && work->scratch->run)
+        work->scratch->notes = cattn_calloc(n_slots, sizeof(*work->scratch->notes));
+        if (work->scratch->notes)
             return CATTN_OK;
     }
     cattn_work_release(work);
@@ -29,8 +43,8 @@ int cattn_work_init(struct cattn_work *work, uint32_t n_slots, uint32_t chunk_to
 void cattn_work_release(struct cattn_work *work)
 {
     if (work->scratch) {
-        cattn_free(work->scratch->n_items);
-        cattn_free(work->scratch->run);
+        cattn_free(work->scratch->branches);
+        cattn_free(work->scratch->notes);
     }
     cattn_free(work->scratch);
     cattn_free(work->items);
@@ -48,6 +62,8 @@ int cattn_work_reserve(struct cattn_work *work, size_t n_items, size_t n_chunks,
     size_t n_runs = 2 * n_items < n_chunks ? 2 * n_items : n_chunks;
     void *items = cattn_grow(work->items, &scratch->items, n_items, sizeof(*work->items));
     work->items = items ? items : work->items;
+    void *branches = cattn_grow(scratch->branches, &scratch->branch_items, n_items, sizeof(*scratch->branches));
+    scratch->branches = branches ? branches : scratch->branches;
     void *runs = cattn_grow(work->runs, &scratch->runs, n_runs, sizeof(*work->runs));
     work->runs = runs ? runs : work->runs;
     void *slots = cattn_grow(work->slots, &scratch->slots, n_chunks, sizeof(*work->slots));
@@ -56,7 +72,7 @@ int cattn_work_reserve(struct cattn_work *work, size_t n_items, size_t n_chunks,
     work->run_items = run_items ? run_items : work->run_items;
     void *writes = cattn_grow(work->writes, &scratch->writes, n_writes, sizeof(*work->writes));
     work->writes = writes ? writes : work->writes;
-    return items && runs && slots && run_items && writes ? CATTN_OK : CATTN_ENOMEM;
+    return items && branches && runs && slots && run_items && writes ? CATTN_OK : CATTN_ENOMEM;
 }
 
 static void number_rows(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items)
@@ -67,16 +83,6 @@ static void number_rows(struct cattn_work *work, const struct cattn_work_path *p
         work->items[i] = (struct cattn_work_item){work->n_rows, paths[i].n_rows, paths[i].position};
         work->n_rows += paths[i].n_rows;
     }
-}
-
-/* Chunks from `first` on that as many items see. */
-static uint32_t run_length(const struct cattn_work *work, const struct cattn_work_path *path, uint32_t first)
-{
-    const uint32_t *n_items = work->scratch->n_items;
-    uint32_t end = first + 1;
-    while (end < path->n_chunks && n_items[path->slots[end]] == n_items[path->slots[first]])
-        end++;
-    return end - first;
 }
 
 /* Adds a run and room for its items, which come later. */
@@ -98,48 +104,79 @@ static void add_item(struct cattn_work *work, struct cattn_work_run *run, size_t
     work->run_items[run->items + run->n_items++] = (uint32_t)item;
 }
 
-static void count_items(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items)
+/* Items from their ends up to a slot of an earlier one. */
+static void find_branches(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items)
 {
+    struct cattn_work_scratch *scratch = work->scratch;
     for (size_t i = 0; i < n_items; i++) {
-        for (uint32_t chunk = 0; chunk < paths[i].n_chunks; chunk++)
-            work->scratch->n_items[paths[i].slots[chunk]]++;
+        uint32_t first = paths[i].n_chunks;
+        for (; first && !scratch->notes[paths[i].slots[first - 1]].owner; first--)
+            scratch->notes[paths[i].slots[first - 1]].owner = (uint32_t)i + 1;
+        uint32_t above = first ? scratch->notes[paths[i].slots[first - 1]].owner - 1 : (uint32_t)i;
+        scratch->branches[i] = (struct branch){first, above, first, 1};
     }
 }
 
-static void forget_items(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items)
+/* Later items first: what leaves a branch is later than it. */
+static void join_branches(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items)
 {
-    for (size_t i = 0; i < n_items; i++) {
-        for (uint32_t chunk = 0; chunk < paths[i].n_chunks; chunk++)
-            work->scratch->n_items[paths[i].slots[chunk]] = work->scratch->run[paths[i].slots[chunk]] = 0;
+    struct cattn_work_scratch *scratch = work->scratch;
+    for (size_t i = n_items; i-- > 0;) {
+        const struct branch *branch = &scratch->branches[i];
+        if (!branch->first)
+            continue;
+        struct branch *above = &scratch->branches[branch->above];
+        above->n_items += branch->n_items;
+        if (above->shared < branch->first)
+            above->shared = branch->first;
+        scratch->notes[paths[i].slots[branch->first - 1]].leaving += branch->n_items;
     }
 }
 
-/* The runs of several items on one item's path; the first item to come by makes them. */
-static void add_shared_runs(struct cattn_work *work, const struct cattn_work_path *path, size_t item)
+static void forget_branches(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items)
+{
+    struct cattn_work_scratch *scratch = work->scratch;
+    for (size_t i = 0; i < n_items; i++) {
+        for (uint32_t chunk = scratch->branches[i].first; chunk < paths[i].n_chunks; chunk++)
+            scratch->notes[paths[i].slots[chunk]] = (struct note){0};
+    }
+}
+
+/* The shared part of an item's branch, cut where items leave it. */
+static void add_shared_runs(struct cattn_work *work, const struct cattn_work_path *path, const struct branch *branch)
+{
+    struct cattn_work_scratch *scratch = work->scratch;
+    uint32_t n_items = branch->n_items;
+    for (uint32_t first = branch->first, end; first < branch->shared; first = end) {
+        end = first + 1;
+        while (!scratch->notes[path->slots[end - 1]].leaving)
+            end++;
+        add_run(work, path, first, end - first, n_items);
+        scratch->notes[path->slots[first]].run = (uint32_t)work->n_runs;
+        n_items -= scratch->notes[path->slots[end - 1]].leaving;
+    }
+}
+
+/* The runs that an item shares are on its path up to the end of the shared part of its branch. */
+static void join_shared_runs(struct cattn_work *work, const struct cattn_work_path *path, size_t item)
 {
     const struct cattn_work_scratch *scratch = work->scratch;
-    uint32_t first = 0;
-    while (first < path->n_chunks && scratch->n_items[path->slots[first]] > 1) {
-        uint32_t *known = &scratch->run[path->slots[first]];
-        if (!*known) {
-            add_run(work, path, first, run_length(work, path, first), scratch->n_items[path->slots[first]]);
-            *known = (uint32_t)work->n_runs;
-        }
-        struct cattn_work_run *run = &work->runs[*known - 1];
+    for (uint32_t first = 0; first < scratch->branches[item].shared;) {
+        struct cattn_work_run *run = &work->runs[scratch->notes[path->slots[first]].run - 1];
         add_item(work, run, item);
         first += run->n_chunks;
     }
 }
 
-/* What lies behind the shared runs of an item. */
-static void add_private_run(struct cattn_work *work, const struct cattn_work_path *path, size_t item)
+static void build_shared(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items)
 {
-    const struct cattn_work_scratch *scratch = work->scratch;
-    uint32_t first = 0;
-    while (first < path->n_chunks && scratch->n_items[path->slots[first]] > 1)
-        first += work->runs[scratch->run[path->slots[first]] - 1].n_chunks;
-    if (first < path->n_chunks)
-        add_item(work, add_run(work, path, first, path->n_chunks - first, 1), item);
+    find_branches(work, paths, n_items);
+    join_branches(work, paths, n_items);
+    for (size_t i = 0; i < n_items; i++) {
+        add_shared_runs(work, &paths[i], &work->scratch->branches[i]);
+        join_shared_runs(work, &paths[i], i);
+    }
+    forget_branches(work, paths, n_items);
 }
 
 void cattn_work_build(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items, int share)
@@ -149,22 +186,24 @@ void cattn_work_build(struct cattn_work *work, const struct cattn_work_path *pat
     work->n_runs = work->n_writes = 0;
     work->scratch->n_slots = work->scratch->n_run_items = 0;
     number_rows(work, paths, n_items);
-    if (share) {
-        count_items(work, paths, n_items);
-        for (size_t i = 0; i < n_items; i++)
-            add_shared_runs(work, &paths[i], i);
-    }
-    for (size_t i = 0; i < n_items; i++)
-        add_private_run(work, &paths[i], i);
     if (share)
-        forget_items(work, paths, n_items);
+        build_shared(work, paths, n_items);
+    for (size_t i = 0; i < n_items; i++) {
+        uint32_t first = share ? work->scratch->branches[i].shared : 0;
+        if (first < paths[i].n_chunks)
+            add_item(work, add_run(work, &paths[i], first, paths[i].n_chunks - first, 1), i);
+    }
 }
 
-void cattn_work_advance(struct cattn_work *work, const struct cattn_work_path *paths)
+uint64_t cattn_work_advance(struct cattn_work *work, const struct cattn_work_path *paths)
 {
+    uint64_t n_tokens = 0;
     work->revision++;
-    for (uint32_t i = 0; i < work->n_items; i++)
+    for (uint32_t i = 0; i < work->n_items; i++) {
+        n_tokens += paths[i].position - work->items[i].position;
         work->items[i].position = paths[i].position;
+    }
+    return n_tokens;
 }
 
 void cattn_work_clear_writes(struct cattn_work *work)

@@ -73,8 +73,9 @@ int cattn_work_reserve(struct cattn_work *work, size_t n_items, size_t n_chunks,
  * baselines).  The list of writes is emptied. */
 void cattn_work_build(struct cattn_work *work, const struct cattn_work_path *paths, size_t n_items, int share);
 
-/* The same items, rows and slots with other positions: one per item.  (Rejected drafts move an item back.) */
-void cattn_work_advance(struct cattn_work *work, const struct cattn_work_path *paths);
+/* The same items, rows and slots with other positions: one per item.  (Rejected drafts move an item back.)  Returns by
+ * how many tokens they have advanced together, modulo 2^64. */
+uint64_t cattn_work_advance(struct cattn_work *work, const struct cattn_work_path *paths);
 
 /* Empties the list of writes; appends to it. */
 void cattn_work_clear_writes(struct cattn_work *work);

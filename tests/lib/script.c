@@ -115,7 +115,7 @@ static uint64_t next_cell(uint64_t value, uint64_t token)
 static uint64_t *ideal_cells(uint32_t root, uint32_t layer, const int32_t *tokens, size_t n)
 {
     uint64_t *cells = get_memory(n * sizeof(*cells));
-    uint64_t value = next_cell(next_cell(cache->tree.roots.records[root].id, 77), layer);
+    uint64_t value = next_cell(next_cell(cattn_roots_at(&cache->tree.roots, root)->id, 77), layer);
     for (size_t i = 0; i < n; i++)
         cells[i] = value = next_cell(value, (uint32_t)tokens[i]);
     return cells;
@@ -262,7 +262,7 @@ static uint64_t fingerprint(void)
     for (uint32_t i = tree->free; i != CATTN_NONE; i = tree->slots[i].next)
         hash = mix_number(hash, i);
     for (uint32_t i = 0; i < tree->roots.n; i++) {
-        const struct cattn_root *x = &tree->roots.records[i];
+        const struct cattn_root *x = cattn_roots_at(&tree->roots, i);
         uint64_t all[] = {x->refs,     x->current, x->n_slots, x->n_chunks, x->n_evictable,
                           x->n_pinned, x->hits,    x->misses,  x->evictions};
         hash = mix_in(hash, all, sizeof(all));

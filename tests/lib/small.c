@@ -52,6 +52,10 @@ struct cattn_io small_io(const struct small *small, bool kv)
 void small_finish(struct small *small)
 {
     struct cattn_io io = small_io(small, true);
+    uint64_t shared, unshared;
+    cattn_work_count_tokens(&small->cache->work, 0, 0, &shared, &unshared);
+    ck_assert_uint_eq(small->step->read_tokens, shared);
+    ck_assert_uint_eq(small->step->read_tokens_unshared, unshared);
     for (uint32_t layer = 0; layer < small->cache->shape.n_layers; layer++)
         ck_assert_int_eq(cattn_step_attend(small->step, layer, &io), CATTN_OK);
     ck_assert_int_eq(cattn_step_end(small->step), CATTN_OK);

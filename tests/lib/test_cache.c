@@ -262,13 +262,15 @@ static void set_up_selfcheck(void)
 /* clang-format off */
 #define FIELDS                                                                                                         \
     X(chunk->refs) X(chunk->writer) X(chunk->root) X(chunk->parent) X(chunk->children) X(chunk->fill) X(chunk->dirty)  \
-    X(chunk->pins) X(chunk->older) X(chunk->newer) X(chunk->hash) X(chunk->first_hash) X(chunk->published)             \
+    X(chunk->pins) X(chunk->older) X(chunk->newer) X(chunk->hash) X(chunk->first_tag) X(chunk->published)             \
     X(tail->refs) X(tail->writer) X(tail->root) X(tail->parent) X(tail->fill) X(tail->published)                       \
     X(unused->root) X(unused->next)                                                                                    \
     X(tree->free) X(tree->n_free) X(tree->oldest) X(tree->newest) X(tree->n_evictable) X(tree->stored_tokens)          \
     X(tree->n_pins) X(tree->n_touched) X(tree->slots[tree->oldest].next) X(tree->slots[tree->newest].prev)             \
-    X(tree->index.entries[chunk->hash & tree->index.mask]) X(tree->roots.records[0].refs)                              \
-    X(tree->roots.records[0].current)                                                                                  \
+    X(tree->index.entries[(uint32_t)chunk->hash & tree->index.mask].slot)                                              \
+    X(tree->index.entries[(uint32_t)chunk->hash & tree->index.mask].tag)                                               \
+    X(tree->firsts.entries[chunk->first_tag & tree->firsts.mask].tag) X(cattn_roots_at(&tree->roots, 0)->refs)             \
+    X(cattn_roots_at(&tree->roots, 0)->current)                                                                        \
     X(*cattn_tree_tokens(tree, sequence->chunks[1])) X(*cattn_tree_tokens(tree, sequence->tail))                       \
     X(sequence->chunks[0]) X(sequence->tail) X(sequence->t) X(sequence->owns) X(sequence->root) X(sequence->handle)    \
     X(sequence->n_tokens) X(sequence->tokens[10]) X(sequence->tokens[0]) X(sequence->closed) X(sequence->in_step)

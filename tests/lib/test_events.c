@@ -110,7 +110,7 @@ static void listen(void *context, const struct cattn_event *event)
 static uint64_t expected_hash(const struct cattn_tree *tree, uint32_t slot)
 {
     uint32_t path[64], n = 0;
-    const struct cattn_root *root = &tree->roots.records[tree->slots[slot].root];
+    const struct cattn_root *root = cattn_roots_at(&tree->roots, tree->slots[slot].root);
     struct cattn_event event = {.ns = root->name, .ns_len = root->name_length, .n_tokens = C};
     for (; slot != CATTN_NONE; slot = tree->slots[slot].parent)
         path[n++] = slot;
@@ -127,7 +127,7 @@ static void compare(void)
     size_t n = 0;
     for (uint32_t slot = 0; slot < tree->n_touched; slot++) {
         const struct cattn_slot *x = &tree->slots[slot];
-        if (x->root == CATTN_NONE || !x->published || !tree->roots.records[x->root].current)
+        if (x->root == CATTN_NONE || !x->published || !cattn_roots_at(&tree->roots, x->root)->current)
             continue;
         const struct entry *entry = find(expected_hash(tree, slot));
         ck_assert_ptr_nonnull(entry);

@@ -22,20 +22,30 @@ static uint32_t root_of(const char *name)
     return root;
 }
 
+static uint64_t hash_below(uint32_t parent, uint32_t root, const int32_t *tokens)
+{
+    return cattn_tree_hash(&tree, cattn_tree_above(&tree, parent, root), tokens);
+}
+
+static void publish(uint32_t slot)
+{
+    const struct cattn_slot *x = &tree.slots[slot];
+    cattn_tree_publish(&tree, slot, hash_below(x->parent, x->root, cattn_tree_tokens(&tree, slot)));
+}
+
 /* A published chunk with one reference. */
 static uint32_t add(uint32_t parent, uint32_t root, int32_t a, int32_t b, int32_t c, int32_t d)
 {
     uint32_t slot = cattn_tree_take(&tree, parent, root, 0);
     memcpy(cattn_tree_tokens(&tree, slot), (int32_t[]){a, b, c, d}, C * sizeof(int32_t));
     cattn_tree_set_fill(&tree, slot, C);
-    cattn_tree_publish(&tree, slot);
+    publish(slot);
     return slot;
 }
 
 static uint32_t find(uint32_t parent, uint32_t root, const int32_t *tokens)
 {
-    return cattn_tree_find(&tree, parent, root, tokens,
-                           cattn_tree_hash(&tree, cattn_tree_key(&tree, parent, root), tokens, C));
+    return cattn_tree_find(&tree, parent, root, tokens, hash_below(parent, root, tokens));
 }
 
 static void expect(uint32_t used, uint32_t free, uint32_t evictable)
@@ -253,7 +263,7 @@ START_TEST(chunks_may_be_one_token_long)
         uint32_t slot = cattn_tree_take(&tree, parent, root, 0);
         *cattn_tree_tokens(&tree, slot) = token;
         cattn_tree_set_fill(&tree, slot, 1);
-        cattn_tree_publish(&tree, slot);
+        publish(slot);
         parent = slot;
     }
     ck_assert_int_eq(cattn_tree_pin(&tree, "a", 1, (int32_t[]){-1, 0, 1}, 3), CATTN_OK);
@@ -267,6 +277,79 @@ START_TEST(a_pool_of_many_slots_costs_nothing)
     make(1u << 28, true);
     add(CATTN_NONE, root_of("a"), 1, 2, 3, 4);
     expect(1, (1u << 28) - 1, 0);
+    cattn_tree_release(&tree);
+}
+END_TEST
+
+/* The last slots of a pool whose arrays are beyond 4 GB. */
+START_TEST(a11_slots_beyond_32_bits)
+{
+    uint32_t n = 1u << 28;
+    if (sizeof(size_t) < 8)
+        return;
+    make(n, true);
+    ck_assert_uint_eq((size_t)((char *)cattn_tree_tokens(&tree, n - 1) - (char *)tree.tokens),
+                      (size_t)(n - 1) * C * sizeof(int32_t));
+    tree.n_touched = n - 2;
+    tree.n_free = 2;
+    uint32_t root = root_of("a");
+    uint32_t x = add(CATTN_NONE, root, 1, 2, 3, 4), y = add(x, root, 5, 6, 7, 8);
+    int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    uint32_t path[2];
+    ck_assert_uint_eq(x, n - 2);
+    ck_assert_uint_eq(cattn_tree_match(&tree, root, tokens, 2, path), 2);
+    ck_assert(path[0] == x && path[1] == y);
+    cattn_tree_unref(&tree, y);
+    cattn_tree_unref(&tree, x);
+    cattn_tree_evict(&tree, 2);
+    ck_assert_uint_eq(cattn_tree_match(&tree, root_of("a"), tokens, 2, path), 0);
+    cattn_tree_release(&tree);
+}
+END_TEST
+
+/* Matches of every length, with chunks that are hashed ahead and none. */
+START_TEST(a_match_goes_as_far_as_the_tree)
+{
+    enum { N = 40 };
+    int32_t tokens[N * C];
+    uint32_t slots[N], path[N];
+    make(N, true);
+    tree.constant_hash = _i;
+    uint32_t root = root_of("a");
+    for (uint32_t i = 0; i < N * C; i++)
+        tokens[i] = (int32_t)(i / C % 3);
+    for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t n = 0; n <= N; n++) {
+            ck_assert_uint_eq(cattn_tree_match(&tree, root, tokens, n, path), n < i ? n : i);
+            ck_assert(!memcmp(path, slots, (n < i ? n : i) * sizeof(*path)));
+        }
+        const int32_t *t = tokens + (size_t)i * C;
+        slots[i] = add(i ? slots[i - 1] : CATTN_NONE, root, t[0], t[1], t[2], t[3]);
+    }
+    tokens[20 * C + 1]++;
+    ck_assert_uint_eq(cattn_tree_match(&tree, root, tokens, N, path), 20);
+    cattn_tree_release(&tree);
+}
+END_TEST
+
+/* Hashes tell apart chunks that differ in one token, in the order of tokens, or in what is above. */
+START_TEST(hashes_depend_on_all_tokens)
+{
+    make(2, true);
+    uint64_t above = cattn_tree_above(&tree, CATTN_NONE, root_of("a"));
+    uint64_t other = cattn_tree_above(&tree, CATTN_NONE, root_of("b"));
+    int32_t tokens[C] = {1, 2, 3, 4};
+    uint64_t hash = cattn_tree_hash(&tree, above, tokens);
+    ck_assert(hash != cattn_tree_hash(&tree, other, tokens));
+    ck_assert(hash != cattn_tree_hash(&tree, hash, tokens));
+    for (int i = 0; i < C; i++) {
+        tokens[i] ^= INT32_MIN;
+        ck_assert(hash != cattn_tree_hash(&tree, above, tokens));
+        tokens[i] ^= INT32_MIN;
+    }
+    ck_assert(hash != cattn_tree_hash(&tree, above, (int32_t[]){2, 1, 3, 4}));
+    ck_assert(hash != cattn_tree_hash(&tree, above, (int32_t[]){3, 4, 1, 2}));
+    ck_assert_uint_eq(hash, cattn_tree_hash(&tree, above, tokens));
     cattn_tree_release(&tree);
 }
 END_TEST
@@ -285,5 +368,8 @@ int main(void)
     tcase_add_loop_test(tests, the_index_holds_what_is_published, 0, 2);
     tcase_add_test(tests, chunks_may_be_one_token_long);
     tcase_add_test(tests, a_pool_of_many_slots_costs_nothing);
+    tcase_add_test(tests, a11_slots_beyond_32_bits);
+    tcase_add_loop_test(tests, a_match_goes_as_far_as_the_tree, 0, 2);
+    tcase_add_test(tests, hashes_depend_on_all_tokens);
     return suite_run(tests);
 }

@@ -108,7 +108,7 @@ START_TEST(lengths_advance_without_a_new_structure)
     uint64_t structure = work.structure, revision = work.revision, shared, before, unshared;
     cattn_work_count_tokens(&work, 0, 0, &before, &unshared);
     const struct cattn_work_path later[] = {{.position = 18}, {.position = 11}, {.position = 3}, {.position = 23}};
-    cattn_work_advance(&work, later);
+    ck_assert_uint_eq(cattn_work_advance(&work, later), 2);
     ck_assert_uint_eq(work.structure, structure);
     ck_assert_uint_ne(work.revision, revision);
     ck_assert_uint_eq(work.items[0].position, 18);
@@ -165,7 +165,7 @@ START_TEST(random_trees_are_covered)
     }
     build(paths, ITEMS, 1);
     ck_assert_uint_lt(work.n_runs, 2 * ITEMS);
-    uint32_t next[ITEMS] = {0}, before = UINT32_MAX;
+    uint32_t next[ITEMS] = {0}, before = UINT32_MAX, sharers[ITEMS] = {0};
     for (size_t i = 0; i < work.n_runs; i++) {
         const struct cattn_work_run *run = &work.runs[i];
         ck_assert(run->n_items == 1 || before > 1);
@@ -176,6 +176,8 @@ START_TEST(random_trees_are_covered)
             ck_assert_uint_eq(run->first_chunk, next[item]);
             ck_assert_mem_eq(work.slots + run->slots, slots[item] + next[item], run->n_chunks * sizeof(uint32_t));
             next[item] += run->n_chunks;
+            ck_assert(!sharers[item] || run->n_items < sharers[item]);
+            sharers[item] = run->n_items;
         }
     }
     for (size_t i = 0; i < ITEMS; i++)

@@ -321,6 +321,22 @@ CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns,
  * is pinned.  CATTN_EINVAL. */
 CATTN_API int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len);
 
+struct cattn_usage {
+    size_t size;              /* in: sizeof(struct cattn_usage) */
+    uint64_t n_sequences;     /* open now */
+    uint64_t n_slots;         /* that its chunks take, complete or not, referred to or not */
+    uint64_t evictable_slots; /* of them: cached, without references */
+    uint64_t pinned_slots;    /* of them: held by pins */
+    uint64_t hits, misses;    /* as in cattn_stats ... */
+    uint64_t evictions;       /* ... likewise */
+};
+
+/* What one namespace has, and has had since it was first opened or last invalidated (what sequences older than that go
+ * on with is not counted).  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk; its counts are
+ * forgotten. */
+CATTN_API CATTN_CHECK int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len,
+                                                struct cattn_usage *stats);
+
 /* Frees up to n_slots cached chunks to which nothing refers, the longest unused first; UINT64_MAX: all of them.
  * *n_evicted (if not NULL): how many.  Never needed: a step evicts what it has no room for.  CATTN_EINVAL. */
 CATTN_API int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted);

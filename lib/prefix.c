@@ -28,6 +28,35 @@ int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len
     return CATTN_OK;
 }
 
+/* A sequence that was closed in the open step refers to its root until the step ends. */
+static uint64_t count_closed(const cattn_cache *cache, uint32_t root)
+{
+    const struct cattn_step *step = cache->open_step;
+    uint64_t n = 0;
+    for (size_t i = 0; step && i < step->n_plans; i++)
+        n += step->plans[i].sequence->closed && step->plans[i].sequence->root == root;
+    return n;
+}
+
+int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len, struct cattn_usage *stats)
+{
+    if (!is_prefix(cache, ns, ns_len, NULL, 0) || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
+        return CATTN_EINVAL;
+    const struct cattn_roots *roots = &cache->tree.roots;
+    uint32_t root = cattn_roots_find(roots, ns, ns_len);
+    if (root == CATTN_NONE)
+        return CATTN_ENOTFOUND;
+    const struct cattn_root *record = cattn_roots_at(roots, root);
+    stats->n_sequences = record->refs - record->n_slots - count_closed(cache, root);
+    stats->n_slots = record->n_slots;
+    stats->evictable_slots = record->n_evictable;
+    stats->pinned_slots = record->n_pinned;
+    stats->hits = record->hits;
+    stats->misses = record->misses;
+    stats->evictions = record->evictions;
+    return CATTN_OK;
+}
+
 int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted)
 {
     if (!cache)

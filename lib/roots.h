@@ -13,7 +13,8 @@ struct cattn_root {
     uint64_t id; /* never used again */
     uint64_t refs;
     uint64_t hash;
-    uint32_t n_chunks;   /* published */
+    uint32_t n_slots, n_chunks, n_evictable, n_pinned; /* slots taken; of them: published, unreferenced, pinned */
+    uint64_t hits, misses, evictions;
     unsigned char *name; /* any bytes; NULL: the record is free */
     size_t name_length;
     uint32_t next;   /* in its bucket, or in the list of free records */

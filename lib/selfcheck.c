@@ -6,6 +6,10 @@
 
 #include <string.h>
 
+struct root_counts {
+    uint64_t refs, slots, chunks, evictable, pinned;
+};
+
 struct walk {
     const struct cattn_cache *cache;
     const struct cattn_tree *tree;
@@ -15,9 +19,8 @@ struct walk {
     uint64_t *writer;  /* ... and the last one found */
     uint64_t *pinned;  /* pins that hold it */
     uint32_t *children;
-    uint32_t *place;       /* in the recency list, from 1; 0: not in it */
-    uint64_t *root_refs;   /* of each root record */
-    uint64_t *root_chunks; /* published below it */
+    uint32_t *place;           /* in the recency list, from 1; 0: not in it */
+    struct root_counts *roots; /* of each root record */
 };
 
 static bool is_slot(const struct walk *walk, uint32_t slot)
@@ -100,7 +103,7 @@ static bool check_sequences(const struct walk *walk)
             (sequence->in_step && !walk->cache->open_step) || !check_chunks(walk, sequence) ||
             !check_tail(walk, sequence))
             return false;
-        walk->root_refs[sequence->root]++;
+        walk->roots[sequence->root].refs++;
     }
     return true;
 }
@@ -158,6 +161,15 @@ static bool check_pins(const struct walk *walk)
 
 /* ---- slots */
 
+static void count_for_root(struct root_counts *counts, const struct cattn_slot *x)
+{
+    counts->refs++;
+    counts->slots++;
+    counts->chunks += x->published;
+    counts->evictable += !x->refs;
+    counts->pinned += x->pinned > 0;
+}
+
 static bool check_slot(const struct walk *walk, uint32_t slot)
 {
     const struct cattn_tree *tree = walk->tree;
@@ -169,8 +181,7 @@ static bool check_slot(const struct walk *walk, uint32_t slot)
         return false;
     if ((x->dirty < x->fill && !walk->cache->open_step) || (x->published && x->fill != tree->chunk_tokens))
         return false;
-    walk->root_refs[x->root]++;
-    walk->root_chunks[x->root] += x->published;
+    count_for_root(&walk->roots[x->root], x);
     if (x->parent == CATTN_NONE)
         return true;
     if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root || (refs && !walk->refs[x->parent]) ||
@@ -305,8 +316,11 @@ static bool check_roots(const struct walk *walk)
     const struct cattn_roots *roots = &walk->tree->roots;
     for (uint32_t i = 0; i < roots->n; i++) {
         const struct cattn_root *root = cattn_roots_at(roots, i);
-        if (root->refs != walk->root_refs[i] || root->n_chunks != walk->root_chunks[i] || (root->name && !root->refs) ||
-            (root->current && !root->name))
+        const struct root_counts *counts = &walk->roots[i];
+        if (root->n_slots != counts->slots || root->n_chunks != counts->chunks ||
+            root->n_evictable != counts->evictable || root->n_pinned != counts->pinned)
+            return false;
+        if (root->refs != counts->refs || (root->name && !root->refs) || (root->current && !root->name))
             return false;
         if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)
             return false;
@@ -337,11 +351,9 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
                         .pinned = cattn_calloc(n, sizeof(*walk.pinned)),
                         .children = cattn_calloc(n, sizeof(*walk.children)),
                         .place = cattn_calloc(n, sizeof(*walk.place)),
-                        .root_refs = cattn_calloc(tree->roots.n, sizeof(*walk.root_refs)),
-                        .root_chunks = cattn_calloc(tree->roots.n, sizeof(*walk.root_chunks))};
+                        .roots = cattn_calloc(tree->roots.n, sizeof(*walk.roots))};
     int status = CATTN_ENOMEM;
-    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.root_refs &&
-        walk.root_chunks)
+    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.roots)
         status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
     cattn_free(walk.refs);
     cattn_free(walk.writers);
@@ -349,7 +361,6 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
     cattn_free(walk.pinned);
     cattn_free(walk.children);
     cattn_free(walk.place);
-    cattn_free(walk.root_refs);
-    cattn_free(walk.root_chunks);
+    cattn_free(walk.roots);
     return status;
 }

@@ -466,8 +466,11 @@ static void count_tokens(struct cattn_cache *cache, const struct cattn_plan *pla
     struct cattn_sequence *sequence = plan->sequence;
     uint64_t hits = plan->n_tokens - n_stored + sequence->uncounted;
     sequence->uncounted = 0;
+    struct cattn_root *root = cattn_roots_at(&cache->tree.roots, sequence->root);
     sequence->hits += hits;
     sequence->misses += n_stored;
+    root->hits += hits;
+    root->misses += n_stored;
     cache->hits += hits;
     cache->misses += n_stored;
 }

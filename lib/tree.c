@@ -285,6 +285,7 @@ static void push_newest(struct cattn_tree *tree, uint32_t slot)
         tree->oldest = slot;
     tree->newest = slot;
     tree->n_evictable++;
+    cattn_roots_at(&tree->roots, x->root)->n_evictable++;
 }
 
 static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
@@ -299,6 +300,7 @@ static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
     else
         tree->newest = x->prev;
     tree->n_evictable--;
+    cattn_roots_at(&tree->roots, x->root)->n_evictable--;
 }
 
 static void note_peak(struct cattn_tree *tree)
@@ -317,6 +319,7 @@ uint32_t cattn_tree_take(struct cattn_tree *tree, uint32_t parent, uint32_t root
     tree->n_free--;
     tree->slots[slot] = (struct cattn_slot){.refs = 1, .writer = writer, .root = root, .parent = parent};
     cattn_roots_acquire(&tree->roots, root);
+    cattn_roots_at(&tree->roots, root)->n_slots++;
     note_peak(tree);
     return slot;
 }
@@ -335,6 +338,7 @@ static void free_slot(struct cattn_tree *tree, uint32_t slot)
     *x = (struct cattn_slot){.root = CATTN_NONE, .parent = CATTN_NONE, .next = tree->free};
     tree->free = slot;
     tree->n_free++;
+    cattn_roots_at(&tree->roots, root)->n_slots--;
     cattn_roots_drop(&tree->roots, root);
 }
 
@@ -390,11 +394,12 @@ bool cattn_tree_was_evicted(const struct cattn_tree *tree, uint32_t parent, uint
 static void evict_slot(struct cattn_tree *tree, uint32_t slot)
 {
     const struct cattn_slot *x = &tree->slots[slot];
-    const struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
+    struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
     fetch_evictable(tree, x->next);
     cattn_ghosts_add(&tree->ghosts, x->hash);
     if (root->n_chunks == 1)
         cattn_ghosts_add(&tree->ghosts, root->hash);
+    root->evictions++;
     unlink_slot(tree, slot);
     free_slot(tree, slot);
     tree->evictions++;
@@ -422,6 +427,12 @@ static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const in
     return slot;
 }
 
+static void count_pinned(struct cattn_tree *tree, uint32_t slot, int more)
+{
+    tree->n_pinned += (uint32_t)more;
+    cattn_roots_at(&tree->roots, tree->slots[slot].root)->n_pinned += (uint32_t)more;
+}
+
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
@@ -432,7 +443,7 @@ int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, con
         return CATTN_ENOMEM;
     for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent) {
         cattn_tree_acquire(tree, slot);
-        tree->n_pinned += !tree->slots[slot].pinned++;
+        count_pinned(tree, slot, !tree->slots[slot].pinned++);
     }
     tree->slots[leaf].pins++;
     tree->n_pins++;
@@ -445,7 +456,7 @@ static void unpin_leaf(struct cattn_tree *tree, uint32_t leaf)
     tree->n_pins--;
     for (uint32_t slot = leaf; slot != CATTN_NONE;) {
         uint32_t parent = tree->slots[slot].parent;
-        tree->n_pinned -= !--tree->slots[slot].pinned;
+        count_pinned(tree, slot, -!--tree->slots[slot].pinned);
         cattn_tree_unref(tree, slot);
         slot = parent;
     }

@@ -213,6 +213,42 @@ START_TEST(an_invalidated_namespace_starts_empty)
 }
 END_TEST
 
+static struct cattn_usage stats_of(uint64_t space)
+{
+    struct cattn_usage stats = {.size = sizeof stats};
+    ck_assert_int_eq(cattn_namespace_stats(e.cache, name_of(&space), space ? sizeof space : 0, &stats), CATTN_OK);
+    return stats;
+}
+
+START_TEST(each_namespace_has_counts_of_its_own)
+{
+    struct toy toy;
+    struct cattn_usage stats = {.size = sizeof stats};
+    start(20, 0);
+    leave("ab", 0);
+    leave("abc", 0);
+    leave("ab", 7);
+    stats = stats_of(0);
+    ck_assert(stats.hits == 2 * CHUNK && stats.misses == 3 * CHUNK + 2 && stats.evictions == 0 && stats.n_slots == 3);
+    stats = stats_of(7);
+    ck_assert(stats.hits == 0 && stats.misses == 2 * CHUNK + 1 && stats.n_sequences == 0 && stats.n_slots == 2);
+    ck_assert_uint_eq(evict(1), 1);
+    ck_assert(stats_of(0).evictions + stats_of(7).evictions == 1 && stats_of(0).n_slots == 2);
+    prefill(&toy, "ab", 0);
+    ck_assert_uint_eq(evict(UINT64_MAX), 2); /* all of the other one */
+    ck_assert_int_eq(cattn_namespace_stats(e.cache, &(uint64_t){7}, sizeof(uint64_t), &stats), CATTN_ENOTFOUND);
+    ck_assert_int_eq(invalidate(0), CATTN_OK);
+    ck_assert_int_eq(cattn_namespace_stats(e.cache, NULL, 0, &stats), CATTN_ENOTFOUND);
+    ck_assert_int_eq(cattn_namespace_stats(NULL, NULL, 0, &stats), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_namespace_stats(e.cache, NULL, 1, &stats), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_namespace_stats(e.cache, NULL, 0, NULL), CATTN_EINVAL);
+    stats.size--;
+    ck_assert_int_eq(cattn_namespace_stats(e.cache, NULL, 0, &stats), CATTN_EINVAL);
+    engine_close(&e, &toy);
+    engine_free(&e);
+}
+END_TEST
+
 /* What a step holds is neither evicted nor taken back; what it computes cannot be pinned before it ends. */
 START_TEST(all_of_it_in_the_middle_of_a_step)
 {
@@ -334,6 +370,37 @@ static int is_pinned(int node)
     return pinned;
 }
 
+/* What the cache says of each namespace. */
+static void compare_spaces(void)
+{
+    for (uint64_t space = 0; space < SPACES; space++) {
+        struct cattn_usage stats = {.size = sizeof stats};
+        uint64_t slots = 0, evictable = 0, pinned = 0, open = 0, closed = 0;
+        int root = roots[space];
+        for (int i = 0; i < n_nodes; i++) {
+            if (!alive(i) || root_of(i) != root)
+                continue;
+            slots++;
+            evictable += !nodes[i].refs;
+            pinned += is_pinned(i);
+        }
+        for (int i = 0; i < MAX_ACTORS; i++) {
+            if (actors[i].state == ABSENT || actors[i].root != root)
+                continue;
+            slots += actors[i].state >= FED;
+            open += actors[i].state != CLOSED_IN_STEP;
+            closed += actors[i].state == CLOSED_IN_STEP;
+        }
+        int status = cattn_namespace_stats(e.cache, name_of(&space), space ? sizeof space : 0, &stats);
+        ck_assert_int_eq(status, slots + open + closed ? CATTN_OK : CATTN_ENOTFOUND);
+        if (status == CATTN_OK)
+            CHECK(stats.n_slots == slots && stats.evictable_slots == evictable && stats.pinned_slots == pinned &&
+                      stats.n_sequences == open,
+                  "space %d: %d slots, %d evictable, %d pinned, %d sequences", (int)space, (int)stats.n_slots,
+                  (int)stats.evictable_slots, (int)stats.pinned_slots, (int)stats.n_sequences);
+    }
+}
+
 static void compare(void)
 {
     uint64_t used = 0, evictable = 0, pinned = 0;
@@ -345,6 +412,7 @@ static void compare(void)
     for (int i = 0; i < MAX_ACTORS; i++) /* tails */
         used += actors[i].state >= FED;
     expect(used, evictable, (uint64_t)n_pins, pinned);
+    compare_spaces();
 }
 
 /* ---- calls on both */
@@ -594,6 +662,7 @@ int main(void)
     tcase_add_test(tests, a_pool_pinned_full_runs_nothing);
     tcase_add_test(tests, pins_keep_what_would_not_be_retained);
     tcase_add_test(tests, an_invalidated_namespace_starts_empty);
+    tcase_add_test(tests, each_namespace_has_counts_of_its_own);
     tcase_add_test(tests, all_of_it_in_the_middle_of_a_step);
     tcase_add_test(tests, random_calls_agree_with_a_naive_model);
     return suite_run(tests);

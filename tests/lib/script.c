@@ -261,9 +261,12 @@ static uint64_t fingerprint(void)
         hash = mix_number(hash, i);
     for (uint32_t i = tree->free; i != CATTN_NONE; i = tree->slots[i].next)
         hash = mix_number(hash, i);
-    for (uint32_t i = 0; i < tree->roots.n; i++)
-        hash = mix_number(mix_number(hash, cattn_roots_at(&tree->roots, i)->refs),
-                          cattn_roots_at(&tree->roots, i)->current);
+    for (uint32_t i = 0; i < tree->roots.n; i++) {
+        const struct cattn_root *x = cattn_roots_at(&tree->roots, i);
+        uint64_t all[] = {x->refs,     x->current, x->n_slots, x->n_chunks, x->n_evictable,
+                          x->n_pinned, x->hits,    x->misses,  x->evictions};
+        hash = mix_in(hash, all, sizeof(all));
+    }
     for (uint32_t i = 0; i < cache->sequences.n; i++) {
         const struct cattn_sequence *x = cache->sequences.handles[i].sequence;
         if (!x)

@@ -639,7 +639,7 @@ static void run_tasks(struct job *job, int by_heads, uint32_t ith, uint32_t nth)
 static struct cattn_scoring scoring_of(const struct cattn_layout *layout, const struct cattn_variant *variant)
 {
     const double scale = variant->scale > 0 ? variant->scale : 1 / sqrt(layout->k_dim);
-    const double cap = variant->softcap < scale * 0x1p120 ? variant->softcap : 0; /* one that no score comes near */
+    const double cap = variant->softcap < scale * 0x1p128 ? variant->softcap : 0; /* one that no score reaches */
     const struct cattn_scoring scoring = {.scale = cap > 0 ? (float)fmin(scale / cap, FLT_MAX) : in_log2(scale),
                                           .cap = in_log2(cap),
                                           .window = variant->window ? variant->window : UINT64_MAX,

@@ -20,7 +20,7 @@ enum {
     SCRATCH_BYTES = 1 << 20 /* aim for the states of a block of rows: they should stay in L2 */
 };
 
-typedef _Atomic uint64_t arrival; /* number of the pass << 32 | tasks done */
+typedef _Atomic uint32_t arrival; /* tasks done */
 typedef _Atomic uint32_t claim;   /* number of the last pass in which someone took the task */
 
 enum { NO_SPAN = UINT32_MAX };
@@ -528,19 +528,15 @@ static void finish_parts(const struct job *job)
     }
 }
 
-/* Counts afresh in each pass: shares of an earlier one may never have come. */
+/* A share returns only when each task that it may take is done or in the hands of another one: the counts of a pass are
+ * always back at zero when the next begins, even if shares of it never come. */
 static int is_last_of_piece(const struct job *job)
 {
     const struct cattn_schedule *schedule = job->schedule;
     arrival *arrived = (arrival *)schedule->arrived + (size_t)job->head * schedule->n_pieces + job->task->piece;
-    const uint64_t pass = (uint64_t)job->call->pass << 32;
-    uint64_t before = atomic_load_explicit(arrived, memory_order_relaxed), after;
-    do
-        after = (before >> 32 == job->call->pass ? before : pass) + 1;
-    while (!atomic_compare_exchange_weak_explicit(arrived, &before, after, memory_order_acq_rel, memory_order_relaxed));
-    if ((uint32_t)after < schedule->n_tasks / schedule->n_pieces)
+    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < schedule->n_tasks / schedule->n_pieces)
         return 0;
-    atomic_store_explicit(arrived, pass, memory_order_relaxed);
+    atomic_store_explicit(arrived, 0, memory_order_relaxed);
     return 1;
 }
 
@@ -639,7 +635,7 @@ static void run_tasks(struct job *job, int by_heads, uint32_t ith, uint32_t nth)
 static struct cattn_scoring scoring_of(const struct cattn_layout *layout, const struct cattn_variant *variant)
 {
     const double scale = variant->scale > 0 ? variant->scale : 1 / sqrt(layout->k_dim);
-    const double cap = variant->softcap < scale * 0x1p120 ? variant->softcap : 0; /* one that no score comes near */
+    const double cap = variant->softcap < scale * 0x1p128 ? variant->softcap : 0; /* one that no score reaches */
     const struct cattn_scoring scoring = {.scale = cap > 0 ? (float)fmin(scale / cap, FLT_MAX) : in_log2(scale),
                                           .cap = in_log2(cap),
                                           .window = variant->window ? variant->window : UINT64_MAX,

@@ -31,7 +31,7 @@ struct cattn_schedule {
     struct cattn_task *tasks;
     uint32_t tasks_room;
     void *claims;  /* [n_heads * n_tasks]: the pass in which a share last took the task */
-    void *arrived; /* [n_heads * n_pieces]: a pass, and how many tasks of the piece are done in it */
+    void *arrived; /* [n_heads * n_pieces]: how many tasks of the piece are done in this pass; 0 between passes */
     size_t arrived_room;
     float *parts; /* [head][row][span] states, where spans are divided */
     size_t parts_room;

@@ -253,6 +253,47 @@ START_TEST(extreme_values_give_numbers)
 }
 END_TEST
 
+/* Sums near the largest float against a cap that only they exceed, and values as large as three tokens may have. */
+START_TEST(the_largest_numbers)
+{
+    const struct cattn_variant variant = {.size = sizeof(variant), .scale = 0x1p-100f, .softcap = 0x1p24f};
+    struct kernel_choice choice;
+    for (unsigned k = 0; kernel_choice(k, &choice); k++) {
+        struct cattn_config config = engine_config(64);
+        struct engine e;
+        struct toy toy;
+        struct cattn_io io;
+        const int32_t tokens[3] = {1, 2, 3};
+        const float value = choice.kv_dtype == CATTN_F16 ? 0x1p15f : 0x1p118f;
+        config.head_dim = 16;
+        config.kernel = choice.kernel;
+        config.kv_dtype = choice.kv_dtype;
+        engine_init(&e, &config, 1);
+        e.variant = &variant;
+        engine_open(&e, &toy, 0, NULL, 0);
+        struct engine_item item = {.toy = &toy, .tokens = tokens, .n_tokens = 3};
+        ck_assert_int_eq(engine_begin(&e, &item, 1), CATTN_OK);
+        engine_load(&e, 0, &io);
+        for (size_t i = 0; i < e.q.bytes / sizeof(float); i++)
+            ((float *)e.q.data)[i] = 0x1p110f;
+        for (size_t i = 0; i < e.k.bytes / sizeof(float); i++)
+            ((float *)e.k.data)[i] = 0x1p13f;
+        for (size_t i = 0; i < e.v.bytes / sizeof(float); i++)
+            ((float *)e.v.data)[i] = value;
+        ck_assert_int_eq(cattn_step_attend(e.step, 0, &io), CATTN_OK);
+        for (size_t i = 0; i < e.lse.bytes / sizeof(float); i++)
+            CHECK(fabsf(((float *)e.lse.data)[i] - 0x1p24f) < 0x1p10f, "%s, kv %u: %g", choice.kernel, choice.kv_dtype,
+                  ((float *)e.lse.data)[i]);
+        for (size_t i = 0; i < e.out.bytes / sizeof(float); i++)
+            CHECK(fabsf(((float *)e.out.data)[i] / value - 1) < 0.02f, "%s, kv %u: %g", choice.kernel, choice.kv_dtype,
+                  ((float *)e.out.data)[i]);
+        engine_end(&e);
+        engine_close(&e, &toy);
+        engine_free(&e);
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = suite_case("variant");
@@ -265,5 +306,6 @@ int main(void)
     tcase_add_test(tests, extreme_values_are_allowed);
     tcase_add_test(tests, a_bad_variant_changes_nothing);
     tcase_add_test(tests, extreme_values_give_numbers);
+    tcase_add_test(tests, the_largest_numbers);
     return suite_run(tests);
 }

@@ -442,7 +442,8 @@ struct cattn_partial {
  * engines that compute a part of it elsewhere (FlashAttention's log-sum-exp rule; paper section 3.2, equation 2).
  * `into` is read and overwritten, `other` is read; both have the data type given (CATTN_F32, CATTN_F16, CATTN_BF16) and
  * must not overlap.  lse = -inf stands for no tokens: that side is not looked at, and the other comes through bit by
- * bit.  Sinks, if any, belong on one side only.  Associative within rounding.  CATTN_EINVAL.  Any thread. */
+ * bit (where both have none `into` is left as it is).  Sinks, if any, belong on one side only.  Associative within
+ * rounding.  CATTN_EINVAL.  Any thread. */
 CATTN_API CATTN_CHECK int cattn_merge_states(struct cattn_partial *into, const struct cattn_partial *other,
                                              size_t n_rows, uint32_t n_heads, uint32_t v_head_dim, uint32_t dtype);
 

@@ -435,24 +435,28 @@ static void open_span(const struct job *job, uint32_t n_rows, uint32_t span)
     }
 }
 
-/* What will be read after the chunk before `chunk` of run r, to be fetched meanwhile: the rest of the run, the next
- * runs, or the next head's first. */
+/* What is likely to be read from `chunk` of run r on, to be fetched meanwhile: the rest of the run, the next runs, then
+ * the first of what comes after this task, which is this head again or the next one. */
 static void list_ahead(const struct job *job, size_t r, uint32_t chunk, const unsigned char *ahead[CATTN_AHEAD])
 {
+    const struct cattn_schedule *schedule = job->schedule;
     const struct cattn_work *work = job->work;
-    const struct cattn_layout *layout = job->rows.layout;
+    const size_t block_bytes = job->rows.layout->block_bytes;
     const unsigned char *blocks = job->rows.blocks;
+    const int same_head = job->task->piece + 1 < schedule->n_pieces;
     uint32_t n = 0, i = chunk - work->runs[r].first_chunk;
-    while (n < CATTN_AHEAD) {
+    for (size_t left = work->n_runs + 1; n < CATTN_AHEAD && left > 0; left--, i = 0) {
         for (; n < CATTN_AHEAD && i < work->runs[r].n_chunks; i++)
-            ahead[n++] = blocks + work->slots[work->runs[r].slots + i] * layout->block_bytes;
-        i = 0;
-        if (++r == work->n_runs) {
-            r = 0;
-            if (job->head + 1 < job->schedule->n_heads)
-                blocks = job->rows.blocks + layout->n_slots * layout->block_bytes;
-        }
+            ahead[n++] = blocks + work->slots[work->runs[r].slots + i] * block_bytes;
+        if (++r < work->n_runs)
+            continue;
+        if (!same_head && job->head + 1 == schedule->n_heads)
+            break;
+        blocks = job->rows.blocks + (same_head ? 0 : job->rows.layout->n_slots * block_bytes);
+        r = 0;
     }
+    while (n < CATTN_AHEAD)
+        ahead[n++] = NULL;
 }
 
 /* The chunks that rows in a window do not see: [first, end) of all chunks there are. */

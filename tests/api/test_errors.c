@@ -159,7 +159,9 @@ static const char *kernel_of(const struct cattn_config *config)
 
 START_TEST(forced_kernel)
 {
-    struct cattn_config config = engine_config(CHUNK), named = config;
+    struct cattn_config config = engine_config(CHUNK);
+    config.kv_dtype = CATTN_BF16; /* which all kernels take */
+    struct cattn_config named = config;
     unsetenv("CATTN_KERNEL");
     unsetenv("CATTN_BACKEND");
     const char *best = cattn_kernel_name(0);

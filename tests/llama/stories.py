@@ -75,6 +75,11 @@ def decode_logits(path, *arguments):
     return values
 
 
+def kernels_for(dtype):
+    """The kernels that take this type of K and V."""
+    return [k for k in kernels if run("--prompt", "A", "--n-predict", "1", "--kernel", k, "--kv-dtype", dtype).returncode == 0]
+
+
 def in_parallel(jobs):
     """Runs (function, arguments ...) by two threads, each of which waits for a program of one thread."""
     with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
@@ -92,7 +97,7 @@ def test_matrix():
         compare(greedy + edges, decode(every, "--ignore-eos", "--threads", "1", *options), " ".join(options))
 
     jobs = []
-    for kernel in kernels:
+    for kernel in kernels_for("f32"):
         for chunk in "32", "64":
             for batch in [], ["--max-batch", "1"]:
                 for sharing in [], ["--no-sharing"]:
@@ -129,7 +134,7 @@ def test_logits():
         expected = array.array("f", file.read())
     runs = sorted((r for r in greedy if "logits_row" in r), key=lambda r: r["logits_row"])
     path = write_requests("logits.jsonl", [{**r, "out_ids": [0]} for r in runs])
-    for kernel in kernels:
+    for kernel in kernels_for("f32"):
         for more in [], ["--exact-linear"], ["--chunk", "32", "--prefill-rows", "7"], ["--no-sharing"], \
                 ["--max-batch", "1"]:
             got = decode_logits(path, "--threads", "1", "--kernel", kernel, *more)
@@ -143,7 +148,7 @@ def test_narrow():
         runs = [r for r in greedy + edges if r["min_gap"] > gap]
         check(len(runs) >= least, f"{len(runs)} runs with a gap above {gap}")
         path = write_requests(dtype + ".jsonl", runs)
-        for kernel in kernels:
+        for kernel in kernels_for(dtype):
             for more in [], ["--chunk", "32", "--prefill-rows", "33"], ["--no-sharing"], ["--max-batch", "1"]:
                 what = f"--kernel {kernel} --kv-dtype {dtype} {' '.join(more)}".strip()
                 compare(runs, decode(path, "--ignore-eos", "--threads", "1", *what.split()), what)
@@ -153,10 +158,11 @@ def test_bits():
     """Exact kernels, linear layers in a fixed order: logits do not depend on the batch, sharing, pieces, threads."""
     runs = [{**r, "out_ids": [0]} for r in (greedy + edges)[::2]]
     path = write_requests("bits.jsonl", runs)
-    for kernel in kernels:
-        if "(exact)" not in run("--prompt", "A", "--n-predict", "1", "--kernel", kernel, "--stats").stderr.decode():
-            continue
-        for dtype in "f32", "bf16", "i8":
+    for dtype in "f32", "bf16", "i8":
+        for kernel in kernels_for(dtype):
+            stats = run("--prompt", "A", "--n-predict", "1", "--kernel", kernel, "--kv-dtype", dtype, "--stats").stderr
+            if "(exact)" not in stats.decode():
+                continue
             fixed = ["--exact-linear", "--kernel", kernel, "--kv-dtype", dtype]
             first = decode_logits(path, *fixed, "--no-sharing", "--max-batch", "1", "--threads", "1")
             for more in "--threads 1", "--threads 2", "--threads 3 --prefill-rows 33", "--max-batch 1", \
@@ -202,6 +208,8 @@ with open(os.path.join(models, "stories260k_edges.json"), encoding="utf-8") as f
     edges = json.load(file)
 kernels = subprocess.run([program, "--list-kernels"], stdout=subprocess.PIPE, check=True).stdout.decode().split()
 check(bool(kernels), "a kernel that runs here")
+for kernel in kernels:
+    check(any(kernel in kernels_for(dtype) for dtype in ("f32", "bf16")), f"{kernel} takes a type of K and V")
 
 for test in (test_stop, test_text, test_logits, test_narrow, test_bits, test_cached_prefix, test_small_pool, test_matrix):
     if not selected or test.__name__ in selected:

@@ -116,13 +116,14 @@ START_TEST(test_oracle)
         tiny_llama_build(&b, &shapes[i]);
         ck_assert_msg(load(&loaded, &b, &fault) == 0, "%s", fault.text);
         tiny_llama_oracle(&shapes[i], tokens, N_TOKENS, expected);
-        for (unsigned k = 0; cattn_kernel_name(k); k++) {
-            for (size_t piece = 1; piece <= N_TOKENS; piece += 37) {
-                run_model(&loaded.model, cattn_kernel_name(k), tokens, piece, logits);
+        struct kernel_choice choice;
+        for (unsigned k = 0; kernel_choice(k, &choice); k++) {
+            for (size_t piece = 1; choice.kv_dtype == CATTN_F32 && piece <= N_TOKENS; piece += 37) {
+                run_model(&loaded.model, choice.kernel, tokens, piece, logits);
                 for (size_t j = 0; j < N_TOKENS * VOCABULARY; j++)
                     CHECK(fabs(logits[j] - expected[j]) <= 1e-4 * (1 + fabs(expected[j])),
-                          "shape %zu, kernel %s, pieces of %zu: logit %zu of token %zu is %g, not %g", i,
-                          cattn_kernel_name(k), piece, j % VOCABULARY, j / VOCABULARY, logits[j], expected[j]);
+                          "shape %zu, kernel %s, pieces of %zu: logit %zu of token %zu is %g, not %g", i, choice.kernel,
+                          piece, j % VOCABULARY, j / VOCABULARY, logits[j], expected[j]);
             }
         }
         unload(&loaded);

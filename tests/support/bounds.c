@@ -6,15 +6,17 @@
 enum { ANY = 100 };
 
 /* score: of q.k, relative to |q| |k|.  query: the same, where the query is rounded once more because it comes in a
- * wider type than bf16.  weight: of the weights of the tokens, relative to the largest.  The first that fits counts. */
+ * wider type than bf16.  weight: of the weights of the tokens, relative to the largest; sum: of their sum, relative to
+ * itself.  The first that fits counts. */
 static const struct accuracy {
     const char *kernel; /* NULL: any */
     uint32_t kv_dtype;  /* or ANY */
-    double score, query, weight;
+    double score, query, weight, sum;
 } accuracies[] = {
-    {"amx", CATTN_BF16, 0x1p-20, 0x1p-9, 0x1p-8}, /* queries and weights are rounded to bf16 */
-    {NULL, CATTN_I8, 0x1p-8, 0, 0x1p-8},          /* 13 bits of each, and a quantum where rounding is on the edge */
-    {NULL, ANY, 0x1p-22, 0, 0},                   /* sums in f32 */
+    /* Queries and weights are rounded to bf16, the powers of two are good to 1e-4. */
+    {"amx", CATTN_BF16, 0x1p-20, 0x1p-8, 0x1p-8, 0x1p-8 + 1e-4},
+    {NULL, CATTN_I8, 0x1p-8, 0, 0x1p-8, 0}, /* 13 bits of each, and a quantum where rounding is on the edge */
+    {NULL, ANY, 0x1p-22, 0, 0, 0},          /* sums in f32 */
 };
 
 static const struct accuracy *find(const char *kernel, uint32_t kv_dtype)
@@ -38,7 +40,7 @@ struct bound bound_of_row(const char *kernel, uint32_t io_dtype, uint32_t kv_dty
     const struct accuracy *a = find(kernel, kv_dtype);
     const double scale = variant && variant->scale > 0 ? variant->scale : 1 / sqrt(head_dim);
     double largest = scale * size->q * size->k;
-    struct bound b = {.score = 4e-6 + 0x1p-27 * (double)size->position + of_products(a, io_dtype) * largest};
+    struct bound b = {.score = 4e-6 + 0x1p-27 * (double)size->position + of_products(a, io_dtype) * largest + a->sum};
     if (variant && variant->softcap > 0) {
         largest = fmin(largest, variant->softcap);
         b.score += 0x1p-22 * largest;

@@ -36,8 +36,8 @@ struct cattn_kernel {
     uint32_t features; /* of cpu.h that it needs */
     int (*takes)(const struct cattn_shape *shape);
 
-    /* A query in the kernel's own form, prepared once for all layers' worth of chunks that it meets: query_bytes, a
-     * multiple of 64, from the k_dim elements of q (any io dtype) that start at `first`. */
+    /* A query in the kernel's own form, prepared once for all chunks that it meets in a layer: query_bytes, a multiple
+     * of 64, from the k_dim elements of q (any io dtype) that start at `first`. */
     size_t (*query_bytes)(const struct cattn_layout *layout);
     void (*load_query)(const struct cattn_layout *layout, const void *q, uint32_t dtype, size_t first, void *query);
 

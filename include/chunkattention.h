@@ -21,8 +21,8 @@
  * Rules that hold for every call:
  * - A call that fails changes nothing.
  * - Functions that return int return CATTN_OK (0) or a negative status.
- * - A cache, with its steps and sequences, is used by one thread at a time, except for the *_part calls.
- *   Different caches are independent.
+ * - A cache, with its steps and sequences, is used by one thread at a time, except for the *_part calls; with the flag
+ *   CATTN_CONCURRENT by any number of threads, as is said there.  Different caches are independent.
  * - Nothing is printed, the process is never ended (but see n_threads), and the floating-point control register,
  *   the CPU affinity and the OpenMP settings of the caller are left as they were found.
  * - Structs that may grow start with their size: set it to sizeof of the struct, and zero the rest.
@@ -112,12 +112,19 @@ enum cattn_dtype {
 };
 
 enum cattn_flags {
-    CATTN_NO_RETAIN = 1, /* free a chunk when its last sequence goes, as the paper does; default: keep it
-                            cached until its slot is needed */
-    CATTN_ZERO_FREED = 2 /* overwrite K, V and token ids of a slot with zeros when it is freed (evicted, not retained,
+    CATTN_NO_RETAIN = 1,  /* free a chunk when its last sequence goes, as the paper does; default: keep it
+                             cached until its slot is needed */
+    CATTN_ZERO_FREED = 2, /* overwrite K, V and token ids of a slot with zeros when it is freed (evicted, not retained,
                             dropped by truncate or abort, of an invalidated namespace): costs a write of slot_bytes each
                             time.  Tokens that truncate cuts off a slot that stays go when they are written over, or
                             with the slot; the token ids that sequences keep are not overwritten */
+    CATTN_CONCURRENT = 8  /* other threads may call while one runs a step.  All calls but those of layers
+                             (cattn_step_write, cattn_step_attend, *_part) take a lock, one for each cache, for their own
+                             duration: short but for cattn_cache_selfcheck and _dump_dot, and a begin that copies.  Calls
+                             of layers take none and wait for no other call.  One step is open at a time, whoever asks;
+                             one object of a step belongs to one thread at a time.  cattn_cache_destroy comes when no
+                             other thread uses the cache any more.  A process that forks while other threads use the
+                             cache must not use it in the child.  CATTN_ENOTSUP where the system has no POSIX threads */
 };
 
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the
@@ -174,10 +181,12 @@ struct cattn_config {
  * variable that is empty counts as not set.
  * CATTN_EINVAL: a value is out of range, or the pool has no whole chunk, or more than 2^31 - 1.
  * CATTN_ENOTSUP: the backend or kernel named (in the config, or in the environment) is not usable, or does not take
- * these data types; or CATTN_CPU_MASK has an unknown name.  CATTN_ENOMEM.  Any thread. */
+ * these data types; or CATTN_CPU_MASK has an unknown name; or CATTN_CONCURRENT is not to be had.  CATTN_ENOMEM.  Any
+ * thread. */
 CATTN_API CATTN_CHECK int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache);
 
-/* Frees the cache with all its sequences and steps; their handles are dead.  NULL is allowed. */
+/* Frees the cache with all its sequences and steps; their handles are dead.  No other thread uses it any more.  NULL is
+ * allowed. */
 CATTN_API void cattn_cache_destroy(cattn_cache *cache);
 
 struct cattn_info {

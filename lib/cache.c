@@ -93,6 +93,8 @@ int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend
                                  random_seed(made));
     if (!status)
         status = cattn_work_init(&made->work, shape->n_slots, shape->chunk_tokens);
+    if (!status && flags & CATTN_CONCURRENT)
+        status = cattn_mutex_create(&made->mutex);
     if (!status)
         status = backend->open(shape, kernel, &made->store);
     if (status) {
@@ -117,6 +119,7 @@ void cattn_cache_destroy(cattn_cache *cache)
     cattn_tree_release(&cache->tree);
     if (cache->store)
         cache->backend->close(cache->store);
+    cattn_mutex_destroy(cache->mutex);
     cattn_free(cache);
 }
 
@@ -137,7 +140,8 @@ static int check_shape(const struct cattn_config *config, struct cattn_shape *sh
         !in_range(config->head_dim, CATTN_MAX_HEAD_DIM) || !in_range(v_head_dim, CATTN_MAX_HEAD_DIM))
         return CATTN_EINVAL;
     if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 || config->kv_dtype > CATTN_I8 ||
-        config->flags & ~(uint32_t)(CATTN_NO_RETAIN | CATTN_ZERO_FREED) || config->n_threads > MAX_THREADS)
+        config->flags & ~(uint32_t)(CATTN_NO_RETAIN | CATTN_ZERO_FREED | CATTN_CONCURRENT) ||
+        config->n_threads > MAX_THREADS)
         return CATTN_EINVAL;
     *shape = (struct cattn_shape){.n_layers = config->n_layers,
                                   .n_heads = config->n_heads,
@@ -256,7 +260,7 @@ static void count_sequences(const struct cattn_sequences *sequences, struct catt
     }
 }
 
-int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats)
+static int get_stats(const struct cattn_cache *cache, struct cattn_stats *stats)
 {
     if (!cache || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
         return CATTN_EINVAL;
@@ -281,4 +285,9 @@ int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats)
     stats->read_bytes = cache->read_bytes;
     stats->read_bytes_unshared = cache->read_bytes_unshared;
     return CATTN_OK;
+}
+
+int cattn_cache_stats(const cattn_cache *cache, struct cattn_stats *stats)
+{
+    return CATTN_LOCKED(cache, get_stats(cache, stats));
 }

@@ -3,6 +3,7 @@
 #define CATTN_CACHE_H
 
 #include "backend.h"
+#include "lock.h"
 #include "sequence.h"
 #include "step.h"
 #include "tree.h"
@@ -14,12 +15,13 @@ struct cattn_cache {
     struct cattn_shape shape;
     const struct cattn_backend *backend;
     struct cattn_store *store;
-    uint64_t block_bytes; /* of one chunk, layer and KV head */
+    struct cattn_mutex *mutex; /* NULL: one thread at a time uses the cache */
+    uint64_t block_bytes;      /* of one chunk, layer and KV head */
     struct cattn_tree tree;
     struct cattn_sequences sequences;
     struct cattn_work work;
-    struct cattn_step *steps;     /* all, in a list */
-    struct cattn_step *open_step; /* the one in progress, or NULL */
+    struct cattn_step *steps;             /* all, in a list */
+    struct cattn_step *_Atomic open_step; /* the one in progress, or NULL; layers look without the lock */
     struct cattn_step *last_step; /* the one whose work list that is, if its sequences still stand where it left them */
     uint64_t hits, misses;
     uint64_t opens[CATTN_N_WHY], unfound[CATTN_N_WHY]; /* by reason */

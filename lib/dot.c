@@ -86,8 +86,8 @@ static void draw_sequence(struct pen *pen, const struct cattn_sequence *sequence
         draw(pen, "r%" PRIu32 " [style=dotted];\n", sequence->root);
 }
 
-int cattn_cache_dump_dot(const cattn_cache *cache, int (*write)(void *context, const char *text, size_t n),
-                         void *context)
+static int draw_tree(const struct cattn_cache *cache, int (*write)(void *context, const char *text, size_t n),
+                     void *context)
 {
     if (!cache || !write)
         return CATTN_EINVAL;
@@ -105,4 +105,10 @@ int cattn_cache_dump_dot(const cattn_cache *cache, int (*write)(void *context, c
     }
     draw(&pen, "}\n");
     return pen.status;
+}
+
+int cattn_cache_dump_dot(const cattn_cache *cache, int (*write)(void *context, const char *text, size_t n),
+                         void *context)
+{
+    return CATTN_LOCKED(cache, draw_tree(cache, write, context));
 }

@@ -112,9 +112,9 @@ static int check_call(struct cattn_step *step, uint32_t layer, const struct catt
     if (!step || !io)
         return CATTN_EINVAL;
     const struct cattn_cache *cache = step->cache;
-    bool rows = cache->work.n_rows > 0;
     if (cache->open_step != step)
         return CATTN_ESTATE;
+    const bool rows = cache->work.n_rows > 0;
     if (layer >= cache->shape.n_layers || !cattn_struct_readable(io, sizeof(*io)))
         return CATTN_EINVAL;
     if (attends && !io->k && !io->v && !atomic_load(&step->passes[layer].written))

@@ -6,26 +6,41 @@ static bool is_prefix(const cattn_cache *cache, const void *ns, size_t ns_len, c
     return cache && (ns || !ns_len) && (tokens || !n);
 }
 
-int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+static int pin(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
 {
     if (!is_prefix(cache, ns, ns_len, tokens, n))
         return CATTN_EINVAL;
     return cattn_tree_pin(&cache->tree, ns, ns_len, tokens, n);
 }
 
-int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+{
+    return CATTN_LOCKED(cache, pin(cache, ns, ns_len, tokens, n));
+}
+
+static int unpin(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
 {
     if (!is_prefix(cache, ns, ns_len, tokens, n))
         return CATTN_EINVAL;
     return cattn_tree_unpin(&cache->tree, ns, ns_len, tokens, n);
 }
 
-int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len)
+int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+{
+    return CATTN_LOCKED(cache, unpin(cache, ns, ns_len, tokens, n));
+}
+
+static int invalidate(struct cattn_cache *cache, const void *ns, size_t ns_len)
 {
     if (!is_prefix(cache, ns, ns_len, NULL, 0))
         return CATTN_EINVAL;
     cattn_tree_invalidate(&cache->tree, ns, ns_len);
     return CATTN_OK;
+}
+
+int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len)
+{
+    return CATTN_LOCKED(cache, invalidate(cache, ns, ns_len));
 }
 
 /* A sequence that was closed in the open step refers to its root until the step ends. */
@@ -38,7 +53,7 @@ static uint64_t count_closed(const cattn_cache *cache, uint32_t root)
     return n;
 }
 
-int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len, struct cattn_usage *stats)
+static int get_usage(const struct cattn_cache *cache, const void *ns, size_t ns_len, struct cattn_usage *stats)
 {
     if (!is_prefix(cache, ns, ns_len, NULL, 0) || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
         return CATTN_EINVAL;
@@ -57,7 +72,12 @@ int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_le
     return CATTN_OK;
 }
 
-int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted)
+int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len, struct cattn_usage *stats)
+{
+    return CATTN_LOCKED(cache, get_usage(cache, ns, ns_len, stats));
+}
+
+static int evict(struct cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted)
 {
     if (!cache)
         return CATTN_EINVAL;
@@ -67,4 +87,9 @@ int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted)
     if (n_evicted)
         *n_evicted = before - tree->n_evictable;
     return CATTN_OK;
+}
+
+int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted)
+{
+    return CATTN_LOCKED(cache, evict(cache, n_slots, n_evicted));
 }

@@ -334,7 +334,7 @@ static bool check_all(const struct walk *walk)
            check_free_list(walk) && check_recency(walk) && check_index(walk) && check_roots(walk);
 }
 
-int cattn_cache_selfcheck(const cattn_cache *cache)
+static int selfcheck(const struct cattn_cache *cache)
 {
     if (!cache)
         return CATTN_EINVAL;
@@ -363,4 +363,9 @@ int cattn_cache_selfcheck(const cattn_cache *cache)
     cattn_free(walk.place);
     cattn_free(walk.roots);
     return status;
+}
+
+int cattn_cache_selfcheck(const cattn_cache *cache)
+{
+    return CATTN_LOCKED(cache, selfcheck(cache));
 }

@@ -168,8 +168,8 @@ static int copy_tokens(struct cattn_sequence *sequence, const int32_t *tokens)
     return CATTN_OK;
 }
 
-int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n, cattn_seq *seq,
-                   size_t *n_cached)
+static int open_sequence(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
+                         cattn_seq *seq, size_t *n_cached)
 {
     if (!cache || !seq || (!ns && ns_len) || (!tokens && n))
         return CATTN_EINVAL;
@@ -197,7 +197,13 @@ no_memory:
     return CATTN_ENOMEM;
 }
 
-int cattn_seq_fork(cattn_cache *cache, cattn_seq seq, cattn_seq *forked)
+int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n, cattn_seq *seq,
+                   size_t *n_cached)
+{
+    return CATTN_LOCKED(cache, open_sequence(cache, ns, ns_len, tokens, n, seq, n_cached));
+}
+
+static int fork_sequence(struct cattn_cache *cache, cattn_seq seq, cattn_seq *forked)
 {
     struct cattn_sequence *old = cattn_sequence_find(cache, seq);
     if (!old || !forked)
@@ -225,6 +231,11 @@ no_memory:
     if (fork)
         free_memory(fork);
     return CATTN_ENOMEM;
+}
+
+int cattn_seq_fork(cattn_cache *cache, cattn_seq seq, cattn_seq *forked)
+{
+    return CATTN_LOCKED(cache, fork_sequence(cache, seq, forked));
 }
 
 /* ---- truncate and close */
@@ -257,7 +268,7 @@ static void truncate_chunk(struct cattn_tree *tree, struct cattn_sequence *seque
     }
 }
 
-int cattn_seq_truncate(cattn_cache *cache, cattn_seq seq, size_t n)
+static int truncate_sequence(struct cattn_cache *cache, cattn_seq seq, size_t n)
 {
     struct cattn_sequence *sequence = cattn_sequence_find(cache, seq);
     if (!sequence)
@@ -285,7 +296,12 @@ int cattn_seq_truncate(cattn_cache *cache, cattn_seq seq, size_t n)
     return CATTN_OK;
 }
 
-int cattn_seq_close(cattn_cache *cache, cattn_seq seq)
+int cattn_seq_truncate(cattn_cache *cache, cattn_seq seq, size_t n)
+{
+    return CATTN_LOCKED(cache, truncate_sequence(cache, seq, n));
+}
+
+static int close_sequence(struct cattn_cache *cache, cattn_seq seq)
 {
     struct cattn_sequence *sequence = cattn_sequence_find(cache, seq);
     if (!sequence)
@@ -297,9 +313,14 @@ int cattn_seq_close(cattn_cache *cache, cattn_seq seq)
     return CATTN_OK;
 }
 
+int cattn_seq_close(cattn_cache *cache, cattn_seq seq)
+{
+    return CATTN_LOCKED(cache, close_sequence(cache, seq));
+}
+
 /* ---- what it holds */
 
-int cattn_seq_length(const cattn_cache *cache, cattn_seq seq, size_t *length)
+static int get_length(const struct cattn_cache *cache, cattn_seq seq, size_t *length)
 {
     const struct cattn_sequence *sequence = cattn_sequence_find(cache, seq);
     if (!sequence || !length)
@@ -308,7 +329,12 @@ int cattn_seq_length(const cattn_cache *cache, cattn_seq seq, size_t *length)
     return CATTN_OK;
 }
 
-int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity, size_t *length)
+int cattn_seq_length(const cattn_cache *cache, cattn_seq seq, size_t *length)
+{
+    return CATTN_LOCKED(cache, get_length(cache, seq, length));
+}
+
+static int get_tokens(const struct cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity, size_t *length)
 {
     const struct cattn_sequence *sequence = cattn_sequence_find(cache, seq);
     if (!sequence || (!tokens && capacity))
@@ -319,4 +345,9 @@ int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, s
     if (length)
         *length = sequence->n_tokens;
     return CATTN_OK;
+}
+
+int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity, size_t *length)
+{
+    return CATTN_LOCKED(cache, get_tokens(cache, seq, tokens, capacity, length));
 }

@@ -7,6 +7,21 @@
 
 /* ---- create and destroy */
 
+static const struct cattn_cache *cache_of(const struct cattn_step *step)
+{
+    return step ? step->cache : NULL;
+}
+
+static void link_step(struct cattn_cache *cache, struct cattn_step *step)
+{
+    cattn_lock(cache);
+    step->next = cache->steps;
+    if (step->next)
+        step->next->prev = step;
+    cache->steps = step;
+    cattn_unlock(cache, CATTN_OK);
+}
+
 int cattn_step_create(cattn_cache *cache, cattn_step **step)
 {
     if (!cache || !step)
@@ -20,20 +35,14 @@ int cattn_step_create(cattn_cache *cache, cattn_step **step)
     }
     made->cache = cache;
     made->passes = passes;
-    made->next = cache->steps;
-    if (made->next)
-        made->next->prev = made;
-    cache->steps = made;
+    link_step(cache, made);
     *step = made;
     return CATTN_OK;
 }
 
-void cattn_step_destroy(cattn_step *step)
+static void unlink_step(struct cattn_cache *cache, struct cattn_step *step)
 {
-    if (!step)
-        return;
-    struct cattn_cache *cache = step->cache;
-    (void)cattn_step_abort(step); /* CATTN_ESTATE: it was not open */
+    cattn_lock(cache);
     if (cache->last_step == step)
         cache->last_step = NULL;
     if (step->next)
@@ -42,6 +51,15 @@ void cattn_step_destroy(cattn_step *step)
         step->prev->next = step->next;
     else
         cache->steps = step->next;
+    cattn_unlock(cache, CATTN_OK);
+}
+
+void cattn_step_destroy(cattn_step *step)
+{
+    if (!step)
+        return;
+    (void)cattn_step_abort(step); /* CATTN_ESTATE: it was not open */
+    unlink_step(step->cache, step);
     cattn_free(step->plans);
     cattn_free(step->paths);
     cattn_free(step->pieces);
@@ -543,7 +561,7 @@ static void open_step(struct cattn_step *step, struct cattn_item *items, bool ad
     step->cache->open_step = step;
 }
 
-int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items)
+static int begin_step(struct cattn_step *step, struct cattn_item *items, size_t n_items)
 {
     if (!step)
         return CATTN_EINVAL;
@@ -565,6 +583,11 @@ int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items)
     else
         open_step(step, items, advances);
     return status;
+}
+
+int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items)
+{
+    return CATTN_LOCKED(cache_of(step), begin_step(step, items, n_items));
 }
 
 /* ---- end and abort */
@@ -626,7 +649,7 @@ static void close_step(struct cattn_step *step)
     }
 }
 
-int cattn_step_end(cattn_step *step)
+static int end_step(struct cattn_step *step)
 {
     if (!step)
         return CATTN_EINVAL;
@@ -649,7 +672,12 @@ int cattn_step_end(cattn_step *step)
     return CATTN_OK;
 }
 
-int cattn_step_abort(cattn_step *step)
+int cattn_step_end(cattn_step *step)
+{
+    return CATTN_LOCKED(cache_of(step), end_step(step));
+}
+
+static int abort_step(struct cattn_step *step)
 {
     if (!step)
         return CATTN_EINVAL;
@@ -668,4 +696,9 @@ int cattn_step_abort(cattn_step *step)
     }
     close_step(step);
     return CATTN_OK;
+}
+
+int cattn_step_abort(cattn_step *step)
+{
+    return CATTN_LOCKED(cache_of(step), abort_step(step));
 }

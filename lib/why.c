@@ -47,7 +47,7 @@ void cattn_why_count(struct cattn_cache *cache, const struct cattn_sequence *seq
     cache->unfound[sequence->reason] += findable(sequence->n_prompt) - sequence->n_cached;
 }
 
-int cattn_seq_why(const cattn_cache *cache, cattn_seq seq, struct cattn_why *why)
+static int get_why(const struct cattn_cache *cache, cattn_seq seq, struct cattn_why *why)
 {
     const struct cattn_sequence *sequence = cattn_sequence_find(cache, seq);
     if (!sequence || !why || !cattn_struct_writable(why, sizeof(*why)))
@@ -58,6 +58,11 @@ int cattn_seq_why(const cattn_cache *cache, cattn_seq seq, struct cattn_why *why
     why->hits = sequence->hits;
     why->misses = sequence->misses;
     return CATTN_OK;
+}
+
+int cattn_seq_why(const cattn_cache *cache, cattn_seq seq, struct cattn_why *why)
+{
+    return CATTN_LOCKED(cache, get_why(cache, seq, why));
 }
 
 const char *cattn_strwhy(uint32_t reason)

@@ -28,9 +28,11 @@ static void limit_time(void)
     alarm(LIMIT);
 }
 
-static void prefill(struct engine *e, struct toy *toy, const struct kernel_choice *choice, uint32_t n_threads)
+static void prefill(struct engine *e, struct toy *toy, const struct kernel_choice *choice, uint32_t n_threads,
+                    uint32_t flags)
 {
     struct cattn_config config = config_of(choice, n_threads);
+    config.flags = flags;
     int32_t tokens[CHUNK + 3] = {0};
     engine_init(e, &config, 14);
     engine_prefill(e, toy, 0, tokens, CHUNK + 3, 0);
@@ -70,7 +72,7 @@ static void attend_often(const struct kernel_choice *choice, uint32_t n_threads)
     enum { ATTENDS = 200 };
     struct engine e;
     struct toy toy;
-    prefill(&e, &toy, choice, n_threads);
+    prefill(&e, &toy, choice, n_threads, 0);
     e.nth = n_threads;
     e.check_rows = 1;
     for (int32_t i = 0; i < ATTENDS; i++) {
@@ -112,17 +114,17 @@ END_TEST
 /* ---- A14: a child of a process that has computed computes, too ----------------------------------------- */
 
 /* With its parent's cache, and with one of its own. */
-static void in_child(const struct kernel_choice *choice, uint32_t n_threads, int own_cache)
+static void in_child(const struct kernel_choice *choice, uint32_t n_threads, uint32_t flags, int own_cache)
 {
     struct engine e, own;
     struct toy toy, own_toy;
-    prefill(&e, &toy, choice, n_threads);
+    prefill(&e, &toy, choice, n_threads, flags);
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         limit_time();
         if (own_cache) {
-            prefill(&own, &own_toy, choice, n_threads);
+            prefill(&own, &own_toy, choice, n_threads, flags);
             decode(&own, &own_toy, 3);
             engine_close(&own, &own_toy);
             engine_free(&own);
@@ -133,8 +135,8 @@ static void in_child(const struct kernel_choice *choice, uint32_t n_threads, int
     }
     int status = -1;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s, %u threads: child with %s cache: status %d",
-          choice->kernel, n_threads, own_cache ? "its own" : "its parent's", status);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s, %u threads, flags %u: child with %s cache: status %d",
+          choice->kernel, n_threads, flags, own_cache ? "its own" : "its parent's", status);
     decode(&e, &toy, 3);
     engine_close(&e, &toy);
     engine_free(&e);
@@ -145,8 +147,10 @@ START_TEST(a14_after_fork)
     struct kernel_choice choice;
     for (unsigned k = 0; next_kernel(&k, &choice);)
         for (uint32_t n_threads = 1; n_threads <= 4; n_threads *= 2)
-            for (int own_cache = 0; own_cache <= 1; own_cache++)
-                in_child(&choice, n_threads, own_cache);
+            for (int own_cache = 0; own_cache <= 1; own_cache++) {
+                in_child(&choice, n_threads, 0, own_cache);
+                in_child(&choice, n_threads, CATTN_CONCURRENT, own_cache);
+            }
 }
 END_TEST
 

@@ -66,6 +66,7 @@ START_TEST(values_out_of_range_are_refused)
     ck_assert_int_eq(WITH(kv_dtype, CATTN_I8 + 1), CATTN_EINVAL);
     ck_assert_int_eq(WITH(flags, CATTN_NO_RETAIN), CATTN_OK);
     ck_assert_int_eq(WITH(flags, CATTN_ZERO_FREED | CATTN_NO_RETAIN), CATTN_OK);
+    ck_assert_int_eq(WITH(flags, CATTN_CONCURRENT | CATTN_NO_RETAIN), CATTN_OK);
     ck_assert_int_eq(WITH(flags, 4), CATTN_EINVAL);
     ck_assert_int_eq(WITH(n_threads, 1025), CATTN_EINVAL);
     for (uint32_t c = 0; c < 300; c++)

@@ -257,6 +257,7 @@ START_TEST(without_memory_there_is_no_cache)
                                   .n_kv_heads = 1,
                                   .head_dim = 1,
                                   .max_tokens = 1000,
+                                  .flags = CATTN_CONCURRENT,
                                   .on_event = count};
     cattn_cache *cache;
     int status = CATTN_ENOMEM;

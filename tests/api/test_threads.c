@@ -1,11 +1,14 @@
-/* Faults that other engines shipped, of threads: more of them than CPUs, and a child after a parallel region. */
+/* Faults that other engines shipped, of threads: more of them than CPUs, a child after a parallel region, two caches at
+ * once. */
 #define _GNU_SOURCE
 #include "support/engine.h"
 #include "support/suite.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,11 +157,121 @@ START_TEST(a14_after_fork)
 }
 END_TEST
 
+/* ---- A15: two caches at once, with two threads each ---------------------------------------------------- */
+
+enum { APPENDS = 1000 };
+
+struct duo {
+    struct engine e;
+    struct toy toy;
+    struct cattn_io io;
+    pthread_barrier_t barrier;
+    pthread_t leader, helper;
+    uint64_t digest; /* of all outputs */
+};
+
+/* Every other time in two phases. */
+static void attend_share(struct duo *d, uint32_t ith, int32_t number)
+{
+    struct cattn_io io = d->io;
+    if (number % 2) {
+        ck_assert_int_eq(cattn_step_write_part(d->e.step, 0, &io, ith, 2), CATTN_OK);
+        pthread_barrier_wait(&d->barrier);
+        io.k = io.v = NULL;
+    }
+    ck_assert_int_eq(cattn_step_attend_part(d->e.step, 0, &io, ith, 2), CATTN_OK);
+    pthread_barrier_wait(&d->barrier);
+}
+
+static void add_to_digest(struct duo *d)
+{
+    size_t n = engine_output_bytes(&d->e);
+    unsigned char *bytes = malloc(n);
+    engine_output(&d->e, 0, bytes);
+    for (size_t i = 0; i < n; i++)
+        d->digest = rng_mix(d->digest + bytes[i]);
+    free(bytes);
+}
+
+static void append(struct duo *d, int32_t number, int alone)
+{
+    if (d->toy.length > 5 * CHUNK)
+        engine_truncate(&d->e, &d->toy, CHUNK + (size_t)number % CHUNK);
+    struct engine_item item = {.toy = &d->toy, .tokens = &number, .n_tokens = 1};
+    ck_assert_int_eq(engine_begin(&d->e, &item, 1), CATTN_OK);
+    engine_load(&d->e, 0, &d->io);
+    if (alone) {
+        ck_assert_int_eq(cattn_step_attend(d->e.step, 0, &d->io), CATTN_OK);
+    } else {
+        pthread_barrier_wait(&d->barrier);
+        attend_share(d, 0, number);
+    }
+    add_to_digest(d);
+    engine_end(&d->e);
+}
+
+static void *lead(void *duo)
+{
+    for (int32_t i = 0; i < APPENDS; i++)
+        append(duo, i, 0);
+    return NULL;
+}
+
+static void *help(void *duo)
+{
+    struct duo *d = duo;
+    for (int32_t i = 0; i < APPENDS; i++) {
+        pthread_barrier_wait(&d->barrier);
+        attend_share(d, 1, i);
+    }
+    return NULL;
+}
+
+static void duo_open(struct duo *d, uint32_t n_heads)
+{
+    struct cattn_config config = engine_config(16 * CHUNK);
+    config.n_heads = config.n_kv_heads = n_heads;
+    config.n_threads = 2;
+    memset(d, 0, sizeof *d);
+    engine_init(&d->e, &config, 15);
+    engine_open(&d->e, &d->toy, 0, NULL, 0);
+    ck_assert_int_eq(pthread_barrier_init(&d->barrier, NULL, 2), 0);
+}
+
+static uint64_t duo_close(struct duo *d)
+{
+    engine_check(&d->e, &d->toy, 1);
+    engine_close(&d->e, &d->toy);
+    engine_free(&d->e);
+    pthread_barrier_destroy(&d->barrier);
+    return d->digest;
+}
+
+START_TEST(a15_two_caches_at_once)
+{
+    struct duo duos[2], alone;
+    for (uint32_t i = 0; i < 2; i++) {
+        duo_open(&duos[i], 1 + i);
+        ck_assert_int_eq(pthread_create(&duos[i].leader, NULL, lead, &duos[i]), 0);
+        ck_assert_int_eq(pthread_create(&duos[i].helper, NULL, help, &duos[i]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        pthread_join(duos[i].leader, NULL);
+        pthread_join(duos[i].helper, NULL);
+        duo_open(&alone, 1 + i);
+        for (int32_t n = 0; n < APPENDS; n++)
+            append(&alone, n, 1);
+        ck_assert_uint_eq(duo_close(&alone), duo_close(&duos[i]));
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = suite_case("threads");
     tcase_add_test(tcase, a13_more_threads_than_cpus);
     tcase_add_test(tcase, a13_default_threads);
     tcase_add_test(tcase, a14_after_fork);
+    tcase_add_test(tcase, a15_two_caches_at_once);
     return suite_run(tcase);
 }

@@ -26,7 +26,7 @@ struct settings {
     const char *model, *requests, *kernel, *kv_dtype, *shape, *logits;
     const char **prompts;
     size_t n_prompts;
-    uint64_t n_predict, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
+    uint64_t n_predict, repeat, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
     bool ids, stats, no_sharing, ignore_eos, exact_linear, demo, help, list_kernels;
 };
 
@@ -42,6 +42,7 @@ static const struct option {
     {"--prompt", PROMPT, 0, 0, 0},
     {"--requests", TEXT, offsetof(struct settings, requests), 0, 0},
     {"--n-predict", NUMBER, offsetof(struct settings, n_predict), 1, INT32_MAX},
+    {"--repeat", NUMBER, offsetof(struct settings, repeat), 1, 10000},
     {"--ids", FLAG, offsetof(struct settings, ids), 0, 0},
     {"--stats", FLAG, offsetof(struct settings, stats), 0, 0},
     {"--no-sharing", FLAG, offsetof(struct settings, no_sharing), 0, 0},
@@ -78,6 +79,7 @@ static const char usage_options[] =
     "  --prompt TEXT      a request\n"
     "  --requests FILE    a request a line: {\"prompt\": text} or {\"ids\": [...]}, and \"max_tokens\" if it likes\n"
     "  --n-predict N      tokens to generate where a request says nothing (64)\n"
+    "  --repeat N         each request so many times (1)\n"
     "  --ignore-eos       do not stop at the end-of-text tokens\n"
     "  --max-batch N      requests that run at once (all)\n"
     "  --prefill-rows N   tokens of a prompt in a step, for each request (all)\n"
@@ -154,7 +156,7 @@ static int parse_arguments(struct settings *settings, int argc, char **argv, str
         return 0;
     if (!settings->demo && !settings->n_prompts && !settings->requests)
         return fault_set(fault, "no requests: give --prompt, --requests or --demo");
-    if (settings->demo && (settings->n_prompts || settings->requests))
+    if (settings->demo && (settings->n_prompts || settings->requests || settings->repeat > 1))
         return fault_set(fault, "--demo has its own requests");
     if (settings->model && settings->shape)
         return fault_set(fault, "--shape is for random models, --model is a file");
@@ -228,7 +230,9 @@ static int collect_requests(struct run *run)
     }
     if (settings->demo)
         return demo_requests(&run->requests, &rules, run->fault);
-    return settings->requests ? requests_read(&run->requests, &rules, settings->requests, run->fault) : 0;
+    if (settings->requests && requests_read(&run->requests, &rules, settings->requests, run->fault))
+        return -1;
+    return requests_repeat(&run->requests, &rules, (size_t)settings->repeat, run->fault);
 }
 
 static void keep_logits(void *context, size_t request, size_t n_output, const float *logits)
@@ -381,7 +385,7 @@ static void list_kernels(void)
 
 int main(int argc, char **argv)
 {
-    struct settings settings = {.n_predict = 64, .seed = 1};
+    struct settings settings = {.n_predict = 64, .repeat = 1, .seed = 1};
     struct fault fault = {""};
     struct run run = {.settings = &settings, .fault = &fault};
     int status = EXIT_SUCCESS;

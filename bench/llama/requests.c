@@ -223,6 +223,19 @@ int requests_read(struct requests *requests, const struct request_rules *rules, 
     return rc ? fault_set(fault, "%s: %s", path, reason.text) : 0;
 }
 
+int requests_repeat(struct requests *requests, const struct request_rules *rules, size_t n, struct fault *fault)
+{
+    const size_t n_once = requests->n;
+
+    for (size_t i = n_once; i < n * n_once; i++) {
+        const struct request *request = &requests->list[i - n_once];
+
+        if (requests_add_ids(requests, rules, request->ids, request->n_prompt, request->max_tokens, fault))
+            return -1;
+    }
+    return 0;
+}
+
 void requests_rewind(struct requests *requests)
 {
     for (size_t i = 0; i < requests->n; i++)

@@ -37,6 +37,9 @@ int requests_parse(struct requests *requests, const struct request_rules *rules,
                    struct fault *fault);
 int requests_read(struct requests *requests, const struct request_rules *rules, const char *path, struct fault *fault);
 
+/* The whole list n times, one after the other. */
+int requests_repeat(struct requests *requests, const struct request_rules *rules, size_t n, struct fault *fault);
+
 /* Takes back what was generated, so that the same requests can run again. */
 void requests_rewind(struct requests *requests);
 

@@ -23,7 +23,7 @@ refuses() {
 
 "$chunkllama" --help > help || fail "--help"
 for word in --model --prompt --requests --n-predict --ids --stats --no-sharing --chunk --kernel --kv-dtype --threads \
-    --prefill-rows --max-batch --ignore-eos --exact-linear --shape --seed --demo; do
+    --prefill-rows --max-batch --repeat --ignore-eos --exact-linear --shape --seed --demo; do
     grep -q -e "$word " help || fail "--help does not name $word"
 done
 "$chunkllama" --list-kernels | grep -qx generic || fail "--list-kernels"
@@ -56,6 +56,18 @@ for word in backend kernel "found in the cache" "without sharing" evictions toke
     grep -q -e "$word" err || fail "--stats does not say '$word': $(cat err)"
 done
 
+# Equal requests generate equal text, and hold what they come to say once: of 27 + 160 tokens, the last of which is never
+# fed, 5 whole chunks, and a tail for each.
+repeat() {
+    run --prompt "Once upon a time there was" --n-predict 160 --chunk 32 --exact-linear --ids --stats --repeat 8 "$@"
+}
+repeat > ids 2> err || fail "$(cat err)"
+[ "$(sort -u ids | wc -l) $(wc -l < ids)" = "1 8" ] || fail "equal requests: $(cat ids)"
+grep -q "peak 13;" err || fail "equal requests: $(cat err)"
+repeat --no-sharing > more 2> err || fail "$(cat err)"
+cmp ids more || fail "--repeat: --no-sharing changes the tokens"
+grep -q "peak 48;" err || fail "equal requests without sharing: $(cat err)"
+
 "$chunkllama" --shape 260k --threads 1 --demo --n-predict 4 > out 2> err || fail "$(cat err)"
 for word in random "8 requests" prefill decode "K and V held" "prefix hit rate" tokens/s; do
     grep -q -e "$word" out || fail "--demo does not say '$word': $(cat out)"
@@ -68,6 +80,7 @@ refuses 2 "--n-predict takes a number" --n-predict 0 --prompt a
 refuses 2 "--threads takes a number" --threads -1 --prompt a
 refuses 2 "--chunk takes a number" --chunk 1e3 --prompt a
 refuses 2 "--demo has its own" --demo --prompt a
+refuses 2 "--demo has its own" --demo --repeat 2
 refuses 2 "--shape is for random models" --shape 260k --model x --prompt a
 refuses 1 "unknown name" --shape none --prompt a
 refuses 1 "f32, f16, bf16 or i8" --shape 260k --kv-dtype f64 --prompt a

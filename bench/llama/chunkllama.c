@@ -11,6 +11,7 @@
 #include "report.h"
 #include "requests.h"
 #include "tokenizer.h"
+#include "workload.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -23,10 +24,11 @@
 #define DEFAULT_SHAPE "42m"
 
 struct settings {
-    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits;
+    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *policy, *json;
     const char **prompts;
     size_t n_prompts;
     uint64_t n_predict, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
+    uint64_t trace_limit, trace_scale, trace_speed, ageing, output_percent, context;
     bool ids, stats, no_sharing, ignore_eos, exact_linear, demo, help, list_kernels;
 };
 
@@ -41,6 +43,16 @@ static const struct option {
     {"--model", TEXT, offsetof(struct settings, model), 0, 0},
     {"--prompt", PROMPT, 0, 0, 0},
     {"--requests", TEXT, offsetof(struct settings, requests), 0, 0},
+    {"--generate", TEXT, offsetof(struct settings, generate), 0, 0},
+    {"--trace", TEXT, offsetof(struct settings, trace), 0, 0},
+    {"--trace-limit", NUMBER, offsetof(struct settings, trace_limit), 1, INT32_MAX},
+    {"--trace-scale", NUMBER, offsetof(struct settings, trace_scale), 1, 1000000},
+    {"--trace-speed", NUMBER, offsetof(struct settings, trace_speed), 1, 1000000},
+    {"--policy", TEXT, offsetof(struct settings, policy), 0, 0},
+    {"--ageing", NUMBER, offsetof(struct settings, ageing), 1, INT32_MAX},
+    {"--output-percent", NUMBER, offsetof(struct settings, output_percent), 1, 100},
+    {"--context", NUMBER, offsetof(struct settings, context), 1, 1 << 24},
+    {"--json", TEXT, offsetof(struct settings, json), 0, 0},
     {"--n-predict", NUMBER, offsetof(struct settings, n_predict), 1, INT32_MAX},
     {"--ids", FLAG, offsetof(struct settings, ids), 0, 0},
     {"--stats", FLAG, offsetof(struct settings, stats), 0, 0},
@@ -76,11 +88,21 @@ static const char usage_options[] =
     " (" DEFAULT_SHAPE ")\n"
     "  --seed N           its seed (1)\n"
     "  --prompt TEXT      a request\n"
-    "  --requests FILE    a request a line: {\"prompt\": text} or {\"ids\": [...]}, and \"max_tokens\" if it likes\n"
+    "  --requests FILE    a request a line: {\"prompt\": text} or {\"ids\": [...]}, and \"max_tokens\", \"arrival\"\n"
+    "                     (seconds) and \"tenant\" (a number) if it likes\n"
+    "  --generate SPEC    requests of random ids: "
+    "np=1024,ns=0,nc=128,batch=32[,requests=N,rate=R,tenants=T,prompts=P,\n"
+    "                     zipf=Z]: prompts of np tokens, the first ns common; nc new ones; rate: arrivals a second\n"
+    "  --trace FILE       requests of a recorded trace: hash-block or conversation lines\n"
+    "  --trace-limit N    only its first N requests;  --trace-scale N: lengths divided by N;  --trace-speed N: times\n"
     "  --n-predict N      tokens to generate where a request says nothing (64)\n"
     "  --ignore-eos       do not stop at the end-of-text tokens\n"
     "  --max-batch N      requests that run at once (all)\n"
-    "  --prefill-rows N   tokens of a prompt in a step, for each request (all)\n"
+    "  --prefill-rows N   tokens of prompts in a step, all in all (4096)\n"
+    "  --policy NAME      fcfs, or prefix: those that share most with what runs or is cached first (fcfs)\n"
+    "  --ageing N         a request waits at most N times as long as first come first served would let it (4)\n"
+    "  --output-percent N of the tokens that a request may generate, those it is admitted for (100)\n"
+    "  --context N        context of the random model (as its shape says)\n"
     "  --no-sharing       a namespace for each request, so that nothing is shared\n"
     "  --chunk N          tokens of a chunk: 32, 64, 128 or 256 (64)\n"
     "  --kernel NAME      kernel of the attention (the best); --list-kernels prints those that run here\n"
@@ -91,6 +113,7 @@ static const char usage_options[] =
     "  --ids              print a JSON object a request: {\"prompt_ids\": [...], \"output_ids\": [...]}\n"
     "  --logits FILE      write the logits after each prompt, f32, in the order of the requests\n"
     "  --stats            print statistics to standard error\n"
+    "  --json FILE        write them as a JSON object; - is standard output, which then has nothing else\n"
     "  --demo             eight requests with one system prompt, with and without sharing\n";
 
 static void print_help(void)
@@ -152,9 +175,10 @@ static int parse_arguments(struct settings *settings, int argc, char **argv, str
     }
     if (settings->help || settings->list_kernels)
         return 0;
-    if (!settings->demo && !settings->n_prompts && !settings->requests)
-        return fault_set(fault, "no requests: give --prompt, --requests or --demo");
-    if (settings->demo && (settings->n_prompts || settings->requests))
+    const bool others = settings->n_prompts || settings->requests || settings->generate || settings->trace;
+    if (!settings->demo && !others)
+        return fault_set(fault, "no requests: give --prompt, --requests, --generate, --trace or --demo");
+    if (settings->demo && others)
         return fault_set(fault, "--demo has its own requests");
     if (settings->model && settings->shape)
         return fault_set(fault, "--shape is for random models, --model is a file");
@@ -212,7 +236,30 @@ static int make_random(struct run *run)
     run->tokenizer = tokenizer_bytes();
     if (!run->tokenizer)
         return fault_set(run->fault, "out of memory");
-    return model_random(&run->model, shape, run->settings->seed, run->fault);
+    struct model_shape chosen = *shape;
+    if (run->settings->context)
+        chosen.context = (uint32_t)run->settings->context;
+    return model_random(&run->model, &chosen, run->settings->seed, run->fault);
+}
+
+/* A batch of the workload is the batch of the run, unless that is given. */
+static int generate_requests(struct run *run, const struct request_rules *rules)
+{
+    struct workload workload;
+
+    if (workload_parse(&workload, run->settings->generate, run->fault))
+        return -1;
+    run->options.max_batch = workload.batch;
+    return workload_generate(&workload, run->settings->seed, &run->requests, rules, run->fault);
+}
+
+static int read_trace(struct run *run, const struct request_rules *rules)
+{
+    const struct settings *settings = run->settings;
+    const struct trace_options choice = {settings->trace_limit, settings->trace_scale ? settings->trace_scale : 1,
+                                         settings->trace_speed ? (double)settings->trace_speed : 1};
+
+    return trace_read(settings->trace, &choice, &run->requests, rules, run->fault);
 }
 
 static int collect_requests(struct run *run)
@@ -226,6 +273,8 @@ static int collect_requests(struct run *run)
                               rules.max_tokens, run->fault))
             return -1;
     }
+    if ((settings->generate && generate_requests(run, &rules)) || (settings->trace && read_trace(run, &rules)))
+        return -1;
     if (settings->demo)
         return demo_requests(&run->requests, &rules, run->fault);
     return settings->requests ? requests_read(&run->requests, &rules, settings->requests, run->fault) : 0;
@@ -245,13 +294,19 @@ static int choose_options(struct run *run)
     const struct settings *settings = run->settings;
     /* Random weights and a fixed number of tokens make runs that can be compared. */
     const bool stops = run->tokenizer && run->gguf && !settings->ignore_eos;
+    const bool prefix = settings->policy && strcmp(settings->policy, "prefix") == 0;
+    if (settings->policy && !prefix && strcmp(settings->policy, "fcfs") != 0)
+        return fault_set(run->fault, "--policy takes fcfs or prefix");
 
     run->options = (struct engine_options){
         .kernel = settings->kernel,
+        .policy = prefix ? CATTN_PREFIX : CATTN_FCFS,
         .chunk_tokens = (uint32_t)settings->chunk,
         .n_threads = (uint32_t)settings->threads,
         .prefill_rows = (size_t)settings->prefill_rows,
-        .max_batch = (size_t)settings->max_batch,
+        .max_batch = settings->max_batch ? (size_t)settings->max_batch : run->options.max_batch,
+        .ageing = (uint32_t)settings->ageing,
+        .output_percent = (uint32_t)settings->output_percent,
         .kv_tokens = settings->kv_tokens,
         .no_sharing = settings->no_sharing,
         .stop = {stops ? tokenizer_bos(run->tokenizer) : -1, stops ? tokenizer_eos(run->tokenizer) : -1},
@@ -336,15 +391,31 @@ static int print_outputs(const struct run *run)
     return fflush(stdout) || ferror(stdout) ? fault_set(run->fault, "standard output cannot be written") : 0;
 }
 
+static int write_json(const struct run *run, const struct engine_report *report)
+{
+    const char *path = run->settings->json;
+    const bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdout : fopen(path, "w");
+
+    if (!file)
+        return fault_set(run->fault, "%s: %s", path, strerror(errno));
+    report_json(file, report, &run->requests);
+    const bool written = !fflush(file) && !ferror(file);
+    return (standard || fclose(file) == 0) && written ? 0 : fault_set(run->fault, "%s: cannot be written", path);
+}
+
 static int decode(struct run *run)
 {
+    const struct settings *settings = run->settings;
+    const bool quiet = (settings->json && strcmp(settings->json, "-") == 0) || settings->generate || settings->trace;
     struct engine_report report;
 
     if (engine_run(&run->model, &run->linear, &run->options, &run->requests, &report, run->fault) ||
-        (run->logits && write_logits(run)) || print_outputs(run))
+        (run->logits && write_logits(run)) || (!quiet && print_outputs(run)) ||
+        (settings->json && write_json(run, &report)))
         return -1;
-    if (run->settings->stats)
-        report_stats(stderr, &report, &run->linear);
+    if (settings->stats)
+        report_stats(stderr, &report, &run->requests, &run->linear);
     return 0;
 }
 

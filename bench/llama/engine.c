@@ -360,8 +360,7 @@ static int note_peaks(struct engine *e)
     struct engine_report *report = e->report;
     const uint64_t unshared = count_unshared(e) * report->info.slot_bytes;
 
-    if (check(e, cattn_cache_stats(e->cache, &report->stats), "stats") ||
-        check(e, cattn_sched_stats(e->sched, &report->sched), "stats"))
+    if (check(e, cattn_cache_stats(e->cache, &report->stats), "stats"))
         return -1;
     if (report->stats.used_bytes > report->peak_bytes)
         report->peak_bytes = report->stats.used_bytes;
@@ -427,6 +426,8 @@ int engine_run(const struct model *model, const struct linear *linear, const str
     e.start = seconds();
     while (!rc && (e.n_flying || e.next < n))
         rc = submit_arrivals(&e) || run_step(&e) ? -1 : 0;
+    if (!rc)
+        rc = check(&e, cattn_sched_stats(e.sched, &report->sched), "stats");
     report->seconds = now(&e);
     report->attention_seconds = e.forward.attention_seconds;
     report->linear_seconds = e.forward.linear_seconds;

@@ -228,13 +228,46 @@ START_TEST(test_small_pools)
     for (uint64_t slots = 6; slots < 20; slots += 3) {
         options.kv_tokens = slots * 32;
         options.prefill_rows = slots % 2 ? 33 : 0;
-        run(&options, true, &report);
-        ck_assert_mem_eq(hashes, first, sizeof first);
-        ck_assert_uint_le(report.stats.peak_used_slots, slots);
+        for (uint32_t percent = 1; percent <= 100; percent += 33) {
+            options.output_percent = percent;
+            options.policy = percent % 2 ? CATTN_FCFS : CATTN_PREFIX;
+            run(&options, true, &report);
+            ck_assert_mem_eq(hashes, first, sizeof first);
+            ck_assert_uint_le(report.stats.peak_used_slots, slots);
+        }
     }
     options.kv_tokens = 3 * 32;
     ck_assert_int_eq(try_run(&options, true, &report, &fault), -1);
     ck_assert_ptr_nonnull(strstr(fault.text, "never fit"));
+}
+END_TEST
+
+/* A pool for one and a half: requests are put back in the middle of their text, and come to the same text. */
+START_TEST(test_put_back)
+{
+    enum { N = 4, PROMPT = 40, NEW = 200 };
+    struct engine_options options = {.chunk_tokens = 32, .n_threads = 1, .stop = {-1, -1}};
+    static int32_t first[N][PROMPT + NEW];
+    struct engine_report report;
+
+    requests_release(&requests);
+    for (int32_t i = 0; i < N; i++) {
+        int32_t ids[PROMPT] = {i, i + 1, i / 2};
+
+        add_request(ids, PROMPT, NEW);
+    }
+    run(&options, true, &report);
+    for (size_t i = 0; i < N; i++)
+        memcpy(first[i], requests.list[i].ids, sizeof first[i]);
+    options.kv_tokens = 12 * 32;
+    options.output_percent = 1;
+    for (options.policy = CATTN_FCFS; options.policy <= CATTN_PREFIX; options.policy++) {
+        run(&options, true, &report);
+        ck_assert_uint_gt(report.sched.n_preempted, 0);
+        ck_assert_uint_le(report.sched.n_preempted, N);
+        for (size_t i = 0; i < N; i++)
+            ck_assert_mem_eq(requests.list[i].ids, first[i], sizeof first[i]);
+    }
 }
 END_TEST
 
@@ -265,6 +298,7 @@ int main(void)
     tcase_add_test(tcase, test_stops);
     tcase_add_test(tcase, test_context_end);
     tcase_add_test(tcase, test_small_pools);
+    tcase_add_test(tcase, test_put_back);
     tcase_add_test(tcase, test_errors);
     return suite_run(tcase);
 }

@@ -24,7 +24,7 @@
 #define DEFAULT_SHAPE "42m"
 
 struct settings {
-    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *policy, *json;
+    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *policy, *json, *weights;
     const char **prompts;
     size_t n_prompts;
     uint64_t n_predict, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
@@ -66,6 +66,7 @@ static const struct option {
     {"--max-batch", NUMBER, offsetof(struct settings, max_batch), 1, UINT32_MAX},
     {"--ignore-eos", FLAG, offsetof(struct settings, ignore_eos), 0, 0},
     {"--exact-linear", FLAG, offsetof(struct settings, exact_linear), 0, 0},
+    {"--weights", TEXT, offsetof(struct settings, weights), 0, 0},
     {"--shape", TEXT, offsetof(struct settings, shape), 0, 0},
     {"--seed", NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
     {"--logits", TEXT, offsetof(struct settings, logits), 0, 0},
@@ -110,6 +111,7 @@ static const char usage_options[] =
     "  --kv-tokens N      size of the pool (room for all requests); less makes requests wait\n"
     "  --threads N        threads (as many as CPUs)\n"
     "  --exact-linear     linear layers whose rows do not depend on the batch, bit for bit\n"
+    "  --weights TYPE     of the linear layers: f32, or bf16, packed by oneDNN (f32)\n"
     "  --ids              print a JSON object a request: {\"prompt_ids\": [...], \"output_ids\": [...]}\n"
     "  --logits FILE      write the logits after each prompt, f32, in the order of the requests\n"
     "  --stats            print statistics to standard error\n"
@@ -419,6 +421,25 @@ static int decode(struct run *run)
     return 0;
 }
 
+static int pack_weights(struct run *run)
+{
+    const char *type = run->settings->weights;
+
+    if (!type || strcmp(type, "f32") == 0)
+        return 0;
+    if (strcmp(type, "bf16") != 0)
+        return fault_set(run->fault, "--weights takes f32 or bf16");
+    if (run->settings->exact_linear)
+        return fault_set(run->fault, "--exact-linear is for f32 weights");
+    if (!packed_likes_bf16())
+        return fault_set(run->fault, "--weights bf16 needs oneDNN and a CPU with products of bf16");
+    run->linear.packed = packed_create(true);
+    if (!run->linear.packed)
+        return fault_set(run->fault, "oneDNN does not work");
+    run->linear.name = "oneDNN, weights bf16";
+    return model_pack(&run->model, run->linear.packed, run->fault);
+}
+
 static int run_all(struct run *run)
 {
     const struct settings *settings = run->settings;
@@ -427,7 +448,8 @@ static int run_all(struct run *run)
     if (run->linear.refused)
         fprintf(settings->demo ? stdout : stderr, "%s gives wrong products here; linear layers by %s.\n",
                 run->linear.refused, run->linear.name);
-    if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || choose_options(run))
+    if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || choose_options(run) ||
+        pack_weights(run))
         return -1;
     if (!settings->demo)
         return decode(run);
@@ -438,6 +460,7 @@ static int run_all(struct run *run)
 static void release(struct run *run)
 {
     requests_release(&run->requests);
+    packed_destroy(run->linear.packed);
     model_release(&run->model);
     tokenizer_close(run->tokenizer);
     gguf_close(run->gguf);

@@ -61,6 +61,24 @@ static void *own(struct model *model, size_t n, size_t bytes)
     return array;
 }
 
+int model_pack(const struct model *model, struct packed *packed, struct fault *fault)
+{
+    const struct model_shape *s = &model->shape;
+    const size_t q = (size_t)s->n_heads * s->head_dim, k = (size_t)s->n_kv_heads * s->head_dim;
+    const size_t v = (size_t)s->n_kv_heads * s->v_head_dim, o = (size_t)s->n_heads * s->v_head_dim;
+    int rc = packed_add(packed, model->output, s->dim, s->vocabulary);
+
+    for (uint32_t i = 0; !rc && i < s->n_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+
+        rc = packed_add(packed, layer->wq, s->dim, q) || packed_add(packed, layer->wk, s->dim, k) ||
+             packed_add(packed, layer->wv, s->dim, v) || packed_add(packed, layer->wo, o, s->dim) ||
+             packed_add(packed, layer->gate, s->dim, s->hidden) || packed_add(packed, layer->up, s->dim, s->hidden) ||
+             packed_add(packed, layer->down, s->hidden, s->dim);
+    }
+    return rc ? fault_set(fault, "the weights cannot be packed") : 0;
+}
+
 void model_release(struct model *model)
 {
     for (size_t i = 0; i < model->n_owned; i++)

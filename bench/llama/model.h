@@ -7,6 +7,7 @@
 #include "fault.h"
 #include "gguf.h"
 #include "linear.h"
+#include "packed.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -41,6 +42,9 @@ int model_random(struct model *model, const struct model_shape *shape, uint64_t 
 /* A named shape; NULL: unknown.  The names, for i = 0, 1, ...; NULL past the last. */
 const struct model_shape *model_shape_named(const char *name);
 const char *model_shape_name(unsigned i);
+
+/* Packs the weights of all products. */
+int model_pack(const struct model *model, struct packed *packed, struct fault *fault);
 
 void model_release(struct model *model);
 

@@ -103,6 +103,7 @@ run --requests requests.jsonl --prompt first --n-predict 3 --exact-linear --ids 
     --kv-tokens 300 --output-percent 1 > more 2> err || fail "$(cat err)"
 cmp ids more || fail "the policy changes the tokens"
 refuses 2 "no requests" --policy fcfs
+refuses 1 "f32 or bf16" --shape 260k --weights f16 --prompt a
 refuses 1 "fcfs or prefix" --shape 260k --policy best --prompt a
 refuses 1 "is none of" --shape 260k --generate np=5,x=1
 refuses 1 "trace.jsonl: line 1: a prompt of 2048" --shape 260k --context 512 --trace trace.jsonl

@@ -224,14 +224,25 @@ static bool is_stop(const struct engine *e, int32_t id)
     return id >= 0 && (id == e->options->stop[0] || id == e->options->stop[1]);
 }
 
-/* The lowest id among the largest. */
+/* The lowest id among the largest.  Most blocks have none that is larger: a question for vectors. */
 static int32_t best_id(const float *logits, size_t n)
 {
+    enum { BLOCK = 64 };
     size_t best = 0;
+    float largest = logits[0];
 
-    for (size_t i = 1; i < n; i++) {
-        if (logits[i] > logits[best])
-            best = i;
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const size_t end = n - i < BLOCK ? n : i + BLOCK;
+        int any = 0;
+
+        for (size_t k = i; k < end; k++)
+            any |= logits[k] > largest;
+        for (size_t k = i; any && k < end; k++) {
+            if (logits[k] > largest) {
+                largest = logits[k];
+                best = k;
+            }
+        }
     }
     return (int32_t)best;
 }

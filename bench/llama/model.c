@@ -429,12 +429,19 @@ static int reserve(struct forward *f, size_t n_rows)
 static void norm(float *out, const float *x, const float *weights, size_t n_rows, size_t dim, double epsilon)
 {
     for (size_t row = 0; row < n_rows; row++, x += dim, out += dim) {
-        double sum = 0;
+        /* four sums, so that none waits for another */
+        double lanes[4] = {0};
+        size_t i = 0;
 
-        for (size_t i = 0; i < dim; i++)
-            sum += (double)x[i] * x[i];
+        for (; i + 4 <= dim; i += 4) {
+            for (size_t k = 0; k < 4; k++)
+                lanes[k] += (double)x[i + k] * x[i + k];
+        }
+        for (; i < dim; i++)
+            lanes[0] += (double)x[i] * x[i];
+        const double sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
         const float scale = (float)(1 / sqrt(sum / (double)dim + epsilon));
-        for (size_t i = 0; i < dim; i++)
+        for (i = 0; i < dim; i++)
             out[i] = weights[i] * (x[i] * scale);
     }
 }

@@ -566,8 +566,8 @@ struct cattn_request_info {
 CATTN_API CATTN_CHECK int cattn_sched_request_info(const cattn_sched *sched, cattn_request request,
                                                    struct cattn_request_info *info);
 
-struct cattn_sched_stats {
-    size_t size; /* in: sizeof(struct cattn_sched_stats) */
+struct cattn_sched_counts {
+    size_t size; /* in: sizeof(struct cattn_sched_counts) */
     uint64_t n_waiting, n_running;
     uint64_t n_submitted, n_finished, n_cancelled;
     uint64_t n_admitted;  /* each time counts */
@@ -577,7 +577,7 @@ struct cattn_sched_stats {
     uint64_t most_passed; /* the largest n_passed of any request */
 };
 
-CATTN_API CATTN_CHECK int cattn_sched_stats(const cattn_sched *sched, struct cattn_sched_stats *stats);
+CATTN_API CATTN_CHECK int cattn_sched_stats(const cattn_sched *sched, struct cattn_sched_counts *stats);
 
 #ifdef __cplusplus
 }

@@ -371,7 +371,7 @@ int cattn_sched_request_info(const cattn_sched *sched, cattn_request request, st
     return CATTN_OK;
 }
 
-int cattn_sched_stats(const cattn_sched *sched, struct cattn_sched_stats *stats)
+int cattn_sched_stats(const cattn_sched *sched, struct cattn_sched_counts *stats)
 {
     if (!sched || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
         return CATTN_EINVAL;

@@ -46,7 +46,7 @@ struct cattn_sched {
     size_t n_items;
     bool out; /* a batch is with the caller */
     uint64_t last_order;
-    struct cattn_sched_stats stats;
+    struct cattn_sched_counts stats;
 };
 
 /* ---- queue.c */

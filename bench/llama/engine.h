@@ -32,7 +32,7 @@ struct engine_options {
 struct engine_report {
     struct cattn_info info;
     struct cattn_stats stats; /* as the last step left it */
-    struct cattn_sched_stats sched;
+    struct cattn_sched_counts sched;
     double seconds; /* from the start to the last token, idle time included */
     double attention_seconds, linear_seconds;
     double tree_seconds;    /* of scheduler and tree */

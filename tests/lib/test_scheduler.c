@@ -88,7 +88,7 @@ static struct cattn_request_config config_of(const struct run *run, const struct
 static int submit_as(struct run *run, struct expected *x, int32_t priority, uint64_t arrival)
 {
     struct cattn_request_config config = config_of(run, x);
-    struct cattn_sched_stats stats = {.size = sizeof(stats)};
+    struct cattn_sched_counts stats = {.size = sizeof(stats)};
     config.priority = priority;
     config.arrival = arrival;
     ck_assert_int_eq(cattn_sched_stats(run->sched, &stats), CATTN_OK);
@@ -299,7 +299,7 @@ static void run_all(struct run *run)
         ck_assert_uint_lt(run->n_steps, 100000);
     for (uint32_t i = 0; i < run->n; i++)
         ck_assert(!run->all[i].submitted || run->all[i].done);
-    struct cattn_sched_stats stats = {.size = sizeof(stats)};
+    struct cattn_sched_counts stats = {.size = sizeof(stats)};
     ck_assert_int_eq(cattn_sched_stats(run->sched, &stats), CATTN_OK);
     ck_assert_uint_eq(stats.n_waiting, 0);
     ck_assert_uint_eq(stats.n_running, 0);

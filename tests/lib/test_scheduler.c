@@ -275,16 +275,37 @@ static void finish_batch(struct run *run, const struct cattn_batch *batch)
     ck_assert_int_eq(cattn_cache_selfcheck(run->small.cache), CATTN_OK);
 }
 
+/* Who was put back is less important than all that run, or as important and younger; and nobody is put back twice. */
+static void check_put_back(const struct run *run, const uint32_t *n_before)
+{
+    const struct cattn_sched *sched = run->sched;
+    for (uint32_t i = 0; i < sched->n_wants; i++) {
+        const struct cattn_want *want = &sched->wants[i];
+        ck_assert_uint_le(want->n_preempted, 1);
+        if (!want->id || want->n_preempted == n_before[i])
+            continue;
+        for (uint32_t k = 0; k < sched->n_running; k++) {
+            const struct cattn_want *other = &sched->wants[sched->running[k]];
+            ck_assert(other->priority > want->priority ||
+                      (other->priority == want->priority && cattn_want_before(other, want)));
+        }
+    }
+}
+
 /* Whether there was something to do. */
 static bool run_step(struct run *run)
 {
     struct cattn_batch batch;
     uint64_t n_admitted = run->sched->stats.n_admitted;
+    uint32_t n_before[MOST_REQUESTS];
+    for (uint32_t i = 0; i < run->sched->n_wants; i++)
+        n_before[i] = run->sched->wants[i].n_preempted;
     uint32_t choice = run->sched->n_running < run->sched->max_batch ? model_choice(run) : CATTN_NONE;
     ck_assert_int_eq(cattn_sched_next(run->sched, run->small.step, &batch), CATTN_OK);
     if (run->sched->stats.n_admitted > n_admitted && !run->sched->stats.n_preempted)
         ck_assert_uint_eq(run->sched->running[run->sched->n_running - (run->sched->stats.n_admitted - n_admitted)],
                           choice);
+    check_put_back(run, n_before);
     if (!batch.n_items)
         return false;
     check_batch(run, &batch);

@@ -81,18 +81,30 @@ static size_t common_chunks(const struct cattn_want *a, size_t n_a, const struct
     return i / c;
 }
 
-/* Whether a running request has yet to store chunks that this one would find if it waited. */
-static bool is_coming(const struct cattn_sched *sched, const struct cattn_want *want)
+/* Whether a running request has yet to store chunks that this one, which was looked up, would find if it waited. */
+static bool stores_for(const struct cattn_sched *sched, const struct cattn_want *other, const struct cattn_want *want)
 {
     size_t c = sched->cache->tree.chunk_tokens;
+    if (other->n_tokens < other->n_held + 2 || other->ns.length != want->ns.length ||
+        (want->ns.length && memcmp(other->ns.bytes, want->ns.bytes, want->ns.length)))
+        return false;
+    size_t common = common_chunks(want, want->n_tokens - 1, other, other->n_tokens, c);
+    return common > want->n_matched && common > other->n_held / c;
+}
+
+/* Whether anybody does.  The answer is kept, for many choices are made before a step. */
+static bool is_coming(const struct cattn_sched *sched, struct cattn_want *want)
+{
+    const struct cattn_want *awaited = cattn_sched_find(sched, want->awaited);
+    if (awaited && awaited->seq && awaited->n_held == want->awaited_held)
+        return true;
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct cattn_want *other = &sched->wants[sched->running[i]];
-        if (other->n_tokens < other->n_held + 2 || other->ns.length != want->ns.length ||
-            (want->ns.length && memcmp(other->ns.bytes, want->ns.bytes, want->ns.length)))
-            continue;
-        size_t common = common_chunks(want, want->n_tokens - 1, other, other->n_tokens, c);
-        if (common > want->n_matched && common > other->n_held / c)
+        if (stores_for(sched, other, want)) {
+            want->awaited = other->id;
+            want->awaited_held = other->n_held;
             return true;
+        }
     }
     return false;
 }

@@ -28,6 +28,9 @@ struct cattn_want {
     uint64_t revision;
     size_t n_matched; /* whole chunks */
     uint32_t leaf;    /* the last of them, or CATTN_NONE */
+    /* whom it waits for, as long as that one has not stored more */
+    cattn_request awaited;
+    size_t awaited_held;
 };
 
 struct cattn_sched {

@@ -24,11 +24,12 @@
 #define DEFAULT_SHAPE "42m"
 
 struct settings {
-    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *policy, *json, *weights;
+    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *tasks, *policy, *json,
+        *weights;
     const char **prompts;
     size_t n_prompts;
     uint64_t n_predict, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
-    uint64_t trace_limit, trace_scale, trace_speed, ageing, output_percent, context;
+    uint64_t limit, trace_scale, trace_speed, ageing, output_percent, context;
     bool ids, stats, no_sharing, ignore_eos, exact_linear, demo, help, list_kernels;
 };
 
@@ -45,7 +46,8 @@ static const struct option {
     {"--requests", TEXT, offsetof(struct settings, requests), 0, 0},
     {"--generate", TEXT, offsetof(struct settings, generate), 0, 0},
     {"--trace", TEXT, offsetof(struct settings, trace), 0, 0},
-    {"--trace-limit", NUMBER, offsetof(struct settings, trace_limit), 1, INT32_MAX},
+    {"--tasks", TEXT, offsetof(struct settings, tasks), 0, 0},
+    {"--limit", NUMBER, offsetof(struct settings, limit), 1, INT32_MAX},
     {"--trace-scale", NUMBER, offsetof(struct settings, trace_scale), 1, 1000000},
     {"--trace-speed", NUMBER, offsetof(struct settings, trace_speed), 1, 1000000},
     {"--policy", TEXT, offsetof(struct settings, policy), 0, 0},
@@ -95,7 +97,9 @@ static const char usage_options[] =
     "np=1024,ns=0,nc=128,batch=32[,requests=N,rate=R,tenants=T,prompts=P,\n"
     "                     zipf=Z]: prompts of np tokens, the first ns common; nc new ones; rate: arrivals a second\n"
     "  --trace FILE       requests of a recorded trace: hash-block or conversation lines\n"
-    "  --trace-limit N    only its first N requests;  --trace-scale N: lengths divided by N;  --trace-speed N: times\n"
+    "  --trace-scale N    its lengths divided by N;  --trace-speed N: the times between arrivals divided by N\n"
+    "  --tasks FILE       prompts of published tasks: a template with questions, system prompts, first turns\n"
+    "  --limit N          only the first N requests of the trace or the tasks\n"
     "  --n-predict N      tokens to generate where a request says nothing (64)\n"
     "  --ignore-eos       do not stop at the end-of-text tokens\n"
     "  --max-batch N      requests that run at once (all)\n"
@@ -177,9 +181,10 @@ static int parse_arguments(struct settings *settings, int argc, char **argv, str
     }
     if (settings->help || settings->list_kernels)
         return 0;
-    const bool others = settings->n_prompts || settings->requests || settings->generate || settings->trace;
+    const bool others =
+        settings->n_prompts || settings->requests || settings->generate || settings->trace || settings->tasks;
     if (!settings->demo && !others)
-        return fault_set(fault, "no requests: give --prompt, --requests, --generate, --trace or --demo");
+        return fault_set(fault, "no requests: give --prompt, --requests, --generate, --trace, --tasks or --demo");
     if (settings->demo && others)
         return fault_set(fault, "--demo has its own requests");
     if (settings->model && settings->shape)
@@ -258,7 +263,7 @@ static int generate_requests(struct run *run, const struct request_rules *rules)
 static int read_trace(struct run *run, const struct request_rules *rules)
 {
     const struct settings *settings = run->settings;
-    const struct trace_options choice = {settings->trace_limit, settings->trace_scale ? settings->trace_scale : 1,
+    const struct trace_options choice = {settings->limit, settings->trace_scale ? settings->trace_scale : 1,
                                          settings->trace_speed ? (double)settings->trace_speed : 1};
 
     return trace_read(settings->trace, &choice, &run->requests, rules, run->fault);
@@ -275,7 +280,8 @@ static int collect_requests(struct run *run)
                               rules.max_tokens, run->fault))
             return -1;
     }
-    if ((settings->generate && generate_requests(run, &rules)) || (settings->trace && read_trace(run, &rules)))
+    if ((settings->generate && generate_requests(run, &rules)) || (settings->trace && read_trace(run, &rules)) ||
+        (settings->tasks && tasks_read(settings->tasks, settings->limit, &run->requests, &rules, run->fault)))
         return -1;
     if (settings->demo)
         return demo_requests(&run->requests, &rules, run->fault);

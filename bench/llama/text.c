@@ -31,7 +31,7 @@ int text_lines(const char *text, size_t length, text_line *take, void *context, 
     return 0;
 }
 
-static char *read_file(const char *path, size_t *length, struct fault *fault)
+char *text_read(const char *path, size_t *length, struct fault *fault)
 {
     FILE *file = fopen(path, "rb");
     char *text = NULL;
@@ -69,7 +69,7 @@ int text_read_lines(const char *path, text_line *take, void *context, struct fau
 {
     struct fault reason;
     size_t length;
-    char *text = read_file(path, &length, fault);
+    char *text = text_read(path, &length, fault);
 
     if (!text)
         return -1;

@@ -6,6 +6,9 @@
 
 #include <stddef.h>
 
+/* The bytes of a file, the caller's to free.  NULL: with the reason. */
+char *text_read(const char *path, size_t *length, struct fault *fault);
+
 typedef int text_line(void *context, const char *line, size_t length, struct fault *fault);
 
 /* Calls `take` with each line that is not blank, without its end.  The first that is refused ends it: -1, and the fault

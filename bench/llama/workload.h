@@ -38,4 +38,9 @@ struct trace_options {
 int trace_read(const char *path, const struct trace_options *options, struct requests *requests,
                const struct request_rules *rules, struct fault *fault);
 
+/* Published tasks: {"prefix", "template", "questions": [...]}, where the template holds {prefix} and {question}; or a
+ * line each with "text", "prefix" or "turns", whose first one is taken.  At most `limit` of them; 0: all. */
+int tasks_read(const char *path, uint64_t limit, struct requests *requests, const struct request_rules *rules,
+               struct fault *fault);
+
 #endif

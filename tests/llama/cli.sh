@@ -99,6 +99,23 @@ echo '{"timestamp": 0, "input_length": 2048, "output_length": 90, "hash_ids": [1
 echo '{"timestamp": 9, "input_length": 2048, "output_length": 90, "hash_ids": [1, 2, 3, 5]}' >> trace.jsonl
 "$chunkllama" --shape 260k --threads 1 --trace trace.jsonl --trace-scale 16 --json - > out 2> err || fail "$(cat err)"
 grep -q '"hit_rate": 0.[34]' out || fail "the trace's requests share nothing: $(cat out)"
+printf '%s' '{"prefix": "Q: one\nA: 1\n", "template": "{prefix}Q: {question}\nA:{", "questions": ["two", "three"]}' > tasks.json
+run --tasks tasks.json --prompt 'Q: one
+A: 1
+Q: two
+A:{' --n-predict 2 --ids > more 2> err || fail "$(cat err)"
+[ "$(wc -l < more)" -eq 3 ] || fail "$(cat more)"
+[ "$(sed -n 1p more)" = "$(sed -n 2p more)" ] || fail "a template is filled in wrongly: $(cat more)"
+printf '{"text": "a"}\n\n{"prefix": "b"}\n{"turns": ["c", "d"]}\n' > tasks.jsonl
+run --tasks tasks.jsonl --n-predict 2 --ids > more 2> err || fail "$(cat err)"
+[ "$(wc -l < more)" -eq 3 ] || fail "$(cat more)"
+run --tasks tasks.jsonl --limit 2 --n-predict 2 --ids > more 2> err || fail "$(cat err)"
+[ "$(wc -l < more)" -eq 2 ] || fail "--limit: $(cat more)"
+echo '{"name": "x"}' > bad.jsonl
+refuses 1 "bad.jsonl: line 1: a task has" --shape 260k --tasks bad.jsonl
+echo '{"template": "x"}' > bad.jsonl
+refuses 1 "comes with" --shape 260k --tasks bad.jsonl
+
 run --requests requests.jsonl --prompt first --n-predict 3 --exact-linear --ids --policy prefix --prefill-rows 5 \
     --kv-tokens 300 --output-percent 1 > more 2> err || fail "$(cat err)"
 cmp ids more || fail "the policy changes the tokens"

@@ -61,11 +61,11 @@ done
 repeat() {
     run --prompt "Once upon a time there was" --n-predict 160 --chunk 32 --exact-linear --ids --stats --repeat 8 "$@"
 }
-repeat > ids 2> err || fail "$(cat err)"
-[ "$(sort -u ids | wc -l) $(wc -l < ids)" = "1 8" ] || fail "equal requests: $(cat ids)"
+repeat > equal 2> err || fail "$(cat err)"
+[ "$(sort -u equal | wc -l) $(wc -l < equal)" = "1 8" ] || fail "equal requests: $(cat equal)"
 grep -q "peak 13;" err || fail "equal requests: $(cat err)"
 repeat --no-sharing > more 2> err || fail "$(cat err)"
-cmp ids more || fail "--repeat: --no-sharing changes the tokens"
+cmp equal more || fail "--repeat: --no-sharing changes the tokens"
 grep -q "peak 48;" err || fail "equal requests without sharing: $(cat err)"
 
 "$chunkllama" --shape 260k --threads 1 --demo --n-predict 4 > out 2> err || fail "$(cat err)"

@@ -61,6 +61,24 @@ static void clear(struct cattn_store *store, uint32_t slot)
     (void)store, (void)slot;
 }
 
+static uint64_t token_bytes(const struct cattn_shape *shape)
+{
+    (void)shape;
+    return 0;
+}
+
+static void get(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
+                uint32_t n, unsigned char *tokens)
+{
+    (void)store, (void)slot, (void)layer, (void)head, (void)begin, (void)n, (void)tokens;
+}
+
+static void put(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                const unsigned char *tokens)
+{
+    (void)store, (void)slot, (void)layer, (void)head, (void)begin, (void)n, (void)tokens;
+}
+
 static void plan(struct cattn_store *store, const struct cattn_work *work)
 {
     (void)store, (void)work;
@@ -84,6 +102,9 @@ const struct cattn_backend bench_bare = {.name = "bare",
                                          .reserve = reserve,
                                          .copy = copy,
                                          .clear = clear,
+                                         .token_bytes = token_bytes,
+                                         .get = get,
+                                         .put = put,
                                          .plan = plan,
                                          .write = take_share,
                                          .attend = take_share};

@@ -71,7 +71,9 @@ enum cattn_status {
     CATTN_EBUSY = -5,     /* the sequence is in the open step */
     CATTN_ESTATE = -6,    /* not possible now: no step open, a step open already, a layer not written ... */
     CATTN_ENOTFOUND = -7, /* nothing of that name */
-    CATTN_ENOTSUP = -8    /* backend, kernel or data type not usable on this machine */
+    CATTN_ENOTSUP = -8,   /* backend, kernel or data type not usable on this machine; not in this build */
+    CATTN_EIO = -9,       /* the system refused something about a file: errno is as it left it */
+    CATTN_EFORMAT = -10   /* a file is damaged, or not of this kind, version, model or shape */
 };
 
 /* A sentence in English for a status; "unknown status" for any other number.  Static storage.  Any thread. */
@@ -323,6 +325,33 @@ CATTN_API CATTN_CHECK int cattn_prefix_pin(cattn_cache *cache, const void *ns, s
  * sequence that was closed (see CATTN_NO_RETAIN).  CATTN_EINVAL.  CATTN_ENOTFOUND: no pin has exactly these chunks. */
 CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
                                              size_t n);
+
+/* Writes all pinned prefixes of all namespaces to a file: their tokens, pins, and K and V of all layers, each chunk
+ * once. model[0..model_len) names what made these K and V: the weights and their revision, the adapter, the rotary
+ * settings and whatever else changes them (any bytes; which ones is the engine's choice; model_len 0 is a name too).
+ * The file is written beside path, as path.tmpXXXXXX (six characters that the system picks), brought to the disk and
+ * then renamed.  A call that fails removes it, and path is as it was; only where the system fails to bring that change
+ * of name to the disk (CATTN_EIO) is path the new file already.  A crash leaves what was at path, or the new file, and
+ * perhaps the one beside it, which can be removed.  A symbolic link is replaced, not followed.
+ * The file is readable for its owner alone (mode 0600): it is as good as the text of the prompts.  Allowed while a step
+ * is open.  CATTN_EINVAL, also: something that is no regular file is at path.  CATTN_ENOTSUP: this build cannot save
+ * (it was made without zlib, or for a system without POSIX files or with big-endian numbers).  CATTN_ENOMEM, CATTN_EIO.
+ */
+CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char *path, const void *model,
+                                            size_t model_len);
+
+/* Reads what cattn_prefix_save wrote: its prefixes are cached and pinned as they were, besides what was before.  Chunks
+ * that are cached already stay as they are; for the others the least recently used are evicted as far as needed.
+ * The bits of K and V are those saved, whatever kernel this cache has; layers, KV heads, head sizes, kv_dtype and model
+ * must be equal.  chunk_tokens may differ: a prefix keeps its whole chunks, and tokens behind them are dropped, as is a
+ * pin that has no whole chunk.  *n_tokens (if not NULL): tokens that the file's pins hold now, shared ones counted
+ * once. All or nothing: the whole file is checked before anything changes.  Only a file that changes while it is read,
+ * or a disk that fails then, may cost unreferenced chunks (and still nothing is published).  A checksum is no
+ * signature: what anyone else could write to is not to be loaded. CATTN_EINVAL, also: path is no regular file.
+ * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool has not so many slots.  CATTN_EFULL: not so
+ * many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.  CATTN_EIO, CATTN_ENOTSUP. */
+CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len,
+                                            uint64_t *n_tokens);
 
 /* Forgets all that is cached in a namespace, as one does when the weights behind it have changed: sequences opened from
  * now on find nothing of it.  Its pins are undone, its unreferenced chunks freed.  Sequences that are open (or in the

@@ -63,6 +63,16 @@ struct cattn_backend {
     /* Overwrites a slot with zeros, all layers. */
     void (*clear)(struct cattn_store *store, uint32_t slot);
 
+    /* K and V in a form that does not depend on the kernel or the layout, for files.  A token is its key (head_dim
+     * elements of kv_dtype), its value (v_head_dim elements) and, for i8, the f32 scales of both; of one layer and KV
+     * head it has token_bytes.  get() gives tokens begin .. begin + n - 1 of a full slot.  put() stores such tokens,
+     * bit by bit the same, where a slot just taken is filled with whole granules. */
+    uint64_t (*token_bytes)(const struct cattn_shape *shape);
+    void (*get)(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
+                uint32_t n, unsigned char *tokens);
+    void (*put)(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                const unsigned char *tokens);
+
     /* The work list changed: its lengths (work->revision alone), or its structure too (work->structure). */
     void (*plan)(struct cattn_store *store, const struct cattn_work *work);
 

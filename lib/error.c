@@ -11,7 +11,9 @@ const char *cattn_strerror(int status)
     case CATTN_EBUSY: return "the sequence is in the open step";
     case CATTN_ESTATE: return "not possible in the present state";
     case CATTN_ENOTFOUND: return "nothing of that name";
-    case CATTN_ENOTSUP: return "the backend, kernel or data type is not usable on this machine";
+    case CATTN_ENOTSUP: return "not usable on this machine or not in this build";
+    case CATTN_EIO: return "a file could not be read or written";
+    case CATTN_EFORMAT: return "a file is damaged or was not written for this";
     default: return "unknown status";
     }
 }

@@ -435,6 +435,18 @@ static void count_pinned(struct cattn_tree *tree, uint32_t slot, int more)
     cattn_roots_at(&tree->roots, tree->slots[slot].root)->n_pinned += (uint32_t)more;
 }
 
+void cattn_tree_add_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n)
+{
+    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent) {
+        cattn_tree_acquire(tree, slot);
+        tree->slots[slot].refs += n - 1;
+        count_pinned(tree, slot, !tree->slots[slot].pinned);
+        tree->slots[slot].pinned += n;
+    }
+    tree->slots[leaf].pins += n;
+    tree->n_pins += n;
+}
+
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
@@ -443,22 +455,19 @@ int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, con
         return CATTN_ENOTFOUND;
     if (tree->n_pins == UINT32_MAX)
         return CATTN_ENOMEM;
-    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent) {
-        cattn_tree_acquire(tree, slot);
-        count_pinned(tree, slot, !tree->slots[slot].pinned++);
-    }
-    tree->slots[leaf].pins++;
-    tree->n_pins++;
+    cattn_tree_add_pins(tree, leaf, 1);
     return CATTN_OK;
 }
 
-static void unpin_leaf(struct cattn_tree *tree, uint32_t leaf)
+static void remove_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n)
 {
-    tree->slots[leaf].pins--;
-    tree->n_pins--;
+    tree->slots[leaf].pins -= n;
+    tree->n_pins -= n;
     for (uint32_t slot = leaf; slot != CATTN_NONE;) {
         uint32_t parent = tree->slots[slot].parent;
-        count_pinned(tree, slot, -!--tree->slots[slot].pinned);
+        tree->slots[slot].pinned -= n;
+        count_pinned(tree, slot, -!tree->slots[slot].pinned);
+        tree->slots[slot].refs -= n - 1;
         cattn_tree_unref(tree, slot);
         slot = parent;
     }
@@ -470,7 +479,7 @@ int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, c
     uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
     if (leaf == CATTN_NONE || !tree->slots[leaf].pins)
         return CATTN_ENOTFOUND;
-    unpin_leaf(tree, leaf);
+    remove_pins(tree, leaf, 1);
     return CATTN_OK;
 }
 
@@ -499,8 +508,8 @@ void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t len
     tree->revision++;
     free_unreferenced(tree, root);
     for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {
-        while (tree->slots[slot].root == root && tree->slots[slot].pins)
-            unpin_leaf(tree, slot);
+        if (tree->slots[slot].root == root && tree->slots[slot].pins)
+            remove_pins(tree, slot, tree->slots[slot].pins);
     }
     cattn_roots_drop(&tree->roots, root);
 }

@@ -141,6 +141,9 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot);
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 
+/* n pins more on the chunks from the root to a published one. */
+void cattn_tree_add_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n);
+
 /* The name starts empty again and loses its pins.  Sequences go on under the old root. */
 void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length);
 

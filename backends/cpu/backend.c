@@ -6,6 +6,7 @@
 #include "cpu.h"
 #include "kernels.h"
 #include "memory.h"
+#include "plain.h"
 #include "schedule.h"
 #include "store.h"
 
@@ -91,6 +92,24 @@ static void clear_slot(struct cattn_store *store, uint32_t slot)
     cattn_pool_clear(&store->pool, slot);
 }
 
+static uint64_t token_bytes(const struct cattn_shape *shape)
+{
+    const struct cattn_layout layout = cattn_layout_of(shape);
+    return cattn_plain_bytes(&layout);
+}
+
+static void get(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
+                uint32_t n, unsigned char *tokens)
+{
+    cattn_pool_get(&store->pool, slot, layer, head, begin, n, tokens);
+}
+
+static void put(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                const unsigned char *tokens)
+{
+    cattn_pool_put(&store->pool, slot, layer, head, begin, n, tokens);
+}
+
 static void plan(struct cattn_store *store, const struct cattn_work *work)
 {
     cattn_schedule_plan(&store->schedule, work);
@@ -120,6 +139,20 @@ void cattn_store_fill_nan(struct cattn_store *store)
     memset(store->pool.bytes, 0xff, store->pool.n_bytes);
 }
 
-const struct cattn_backend cattn_backend_cpu = {"cpu",      usable,      kernel_name, cattn_cpu_count, block_bytes,
-                                                open_store, close_store, kernel,      reserve,         copy,
-                                                clear_slot, plan,        write_layer, attend};
+const struct cattn_backend cattn_backend_cpu = {.name = "cpu",
+                                                .usable = usable,
+                                                .kernel_name = kernel_name,
+                                                .default_threads = cattn_cpu_count,
+                                                .block_bytes = block_bytes,
+                                                .open = open_store,
+                                                .close = close_store,
+                                                .kernel = kernel,
+                                                .reserve = reserve,
+                                                .copy = copy,
+                                                .clear = clear_slot,
+                                                .token_bytes = token_bytes,
+                                                .get = get,
+                                                .put = put,
+                                                .plan = plan,
+                                                .write = write_layer,
+                                                .attend = attend};

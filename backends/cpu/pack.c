@@ -61,6 +61,13 @@ static void quantise(struct packed *to, const float *from, uint32_t n, uint32_t 
     to_bytes(to->bytes, from, n, 127 / unit, flip);
 }
 
+static void take_bytes(struct packed *to, const unsigned char *from, uint32_t n, uint32_t flip)
+{
+    to->scale = 0;
+    for (uint32_t i = 0; i < n; i++)
+        to->bytes[i] = (unsigned char)(from[i] ^ flip);
+}
+
 /* Floats, zero from n to the next multiple of 16: the caller's own where that will do. */
 static const float *widen(float *wide, const void *array, uint32_t dtype, size_t first, uint32_t n)
 {
@@ -78,7 +85,9 @@ static void convert(struct packed *to, uint32_t kv_dtype, const void *array, uin
     const size_t size = cattn_dtype_size(kv_dtype);
     const uint32_t whole = cattn_round_up(n, 16);
     float wide[CATTN_MAX_HEAD_DIM];
-    if (dtype == kv_dtype)
+    if (dtype == CATTN_I8)
+        take_bytes(to, (const unsigned char *)array + first, n, flip);
+    else if (dtype == kv_dtype)
         memcpy(to->bytes, (const char *)array + first * size, n * size);
     else if (kv_dtype == CATTN_F32)
         cattn_load_row(to->numbers, array, dtype, first, n);

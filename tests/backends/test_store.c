@@ -1,5 +1,5 @@
 /* The pool: where things lie, and what is true of them after every write and copy. */
-#include "store.h"
+#include "plain.h"
 #include "support/dtype.h"
 #include "support/random.h"
 #include "support/suite.h"
@@ -304,6 +304,69 @@ START_TEST(a_slot_is_cleared_and_no_other)
 }
 END_TEST
 
+static void expect_plain(const struct cattn_layout *l, const unsigned char *block, size_t t, const unsigned char *plain)
+{
+    size_t size = dtype_size(l->dtype);
+    float scales[2] = {1, 1};
+    if (l->dtype == CATTN_I8)
+        memcpy(scales, plain + l->k_dim + l->v_dim, sizeof scales);
+    for (size_t d = 0; d < l->k_dim; d++) {
+        double x = l->dtype == CATTN_I8 ? (double)(int8_t)plain[d] : dtype_load(l->dtype, plain, d);
+        CHECK((float)x * scales[0] == cattn_stored_k(l, block, t, d), "K: dtype %u, token %zu, d %zu", l->dtype, t, d);
+    }
+    plain += l->k_dim * size;
+    for (size_t d = 0; d < l->v_dim; d++) {
+        double x = l->dtype == CATTN_I8 ? (double)(int8_t)plain[d] : dtype_load(l->dtype, plain, d);
+        CHECK((float)x * scales[1] == cattn_stored_v(l, block, t, d), "V: dtype %u, token %zu, d %zu", l->dtype, t, d);
+    }
+}
+
+/* What is got is what is stored, and put elsewhere it makes the same block, padding and all, piece by piece into a slot
+ * that had anything in it. */
+static void check_plain(uint32_t dtype, uint32_t dim, uint32_t v_dim, uint32_t chunk)
+{
+    struct cattn_shape shape = shape_of(dtype, dim, v_dim, chunk, 2);
+    struct fixture from, to;
+    open_pool(&from, &shape, chunk);
+    open_pool(&to, &shape, 1);
+    soil(&to);
+    draw(&from);
+    struct cattn_work_write write = {.slot = 1, .begin = 0, .end = chunk, .row = 0};
+    write_all(&from, &write, 1, 1);
+    const struct cattn_layout *l = &from.pool.layout;
+    size_t bytes = cattn_plain_bytes(l);
+    ck_assert_uint_eq(bytes, (dim + v_dim) * dtype_size(dtype) + (dtype == CATTN_I8 ? 8 : 0));
+    unsigned char *plain = malloc(chunk * bytes + 1);
+    for (uint32_t head = 0; head < 3; head++) {
+        const unsigned char *block = cattn_pool_blocks(&from.pool, 1, head) + l->block_bytes;
+        plain[chunk * bytes] = 0xa5;
+        cattn_pool_get(&from.pool, 1, 1, head, 0, chunk, plain);
+        ck_assert_uint_eq(plain[chunk * bytes], 0xa5);
+        for (uint32_t t = 0; t < chunk; t++)
+            expect_plain(l, block, t, plain + t * bytes);
+        for (uint32_t t = chunk; t > 0; t -= 32) {
+            cattn_pool_get(&from.pool, 1, 1, head, t - 32, 32, plain);
+            cattn_pool_put(&to.pool, 0, 1, head, t - 32, 32, plain);
+        }
+        CHECK(!memcmp(cattn_pool_blocks(&to.pool, 1, head), block, l->block_bytes), "dtype %u, dims %u and %u, head %u",
+              dtype, dim, v_dim, head);
+    }
+    for (size_t i = 0; i < to.pool.n_bytes / 2; i++)
+        ck_assert_uint_eq(to.pool.bytes[i], 0xff);
+    free(plain);
+    close_pool(&from);
+    close_pool(&to);
+}
+
+START_TEST(plain_tokens_make_the_same_blocks)
+{
+    for (uint32_t dtype = CATTN_F32; dtype <= CATTN_I8; dtype++)
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+            for (uint32_t chunk = 32; chunk <= 256; chunk *= 8)
+                check_plain(dtype, dims[i], dims[(i + 3) % 10], chunk);
+}
+END_TEST
+
 /* The last slot of a pool of several GB, of which nothing else is touched. */
 START_TEST(a11_last_slot_of_a_large_pool)
 {
@@ -332,6 +395,7 @@ int main(void)
     tcase_add_test(tcase, dirty_rule);
     tcase_add_test(tcase, copies);
     tcase_add_test(tcase, a_slot_is_cleared_and_no_other);
+    tcase_add_test(tcase, plain_tokens_make_the_same_blocks);
     tcase_add_test(tcase, a11_last_slot_of_a_large_pool);
     return suite_run(tcase);
 }

@@ -113,6 +113,26 @@ static void clear_slot(struct cattn_store *store, uint32_t slot)
         clear(cells_of(store, layer, slot), 0, store->shape.chunk_tokens);
 }
 
+static uint64_t token_bytes(const struct cattn_shape *shape)
+{
+    (void)shape;
+    return sizeof(uint64_t);
+}
+
+static void get(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
+                uint32_t n, unsigned char *tokens)
+{
+    (void)head;
+    memcpy(tokens, cells_of(store, layer, slot) + begin, n * sizeof(uint64_t));
+}
+
+static void put(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                const unsigned char *tokens)
+{
+    (void)head;
+    memcpy(cells_of(store, layer, slot) + begin, tokens, n * sizeof(uint64_t));
+}
+
 /* Every item meets its chunks in ascending order and all of them; runs of several items come first. */
 static void check_runs(struct cattn_store *store, const struct cattn_work *work)
 {
@@ -216,6 +236,9 @@ const struct cattn_backend cells_backend = {.name = "cells",
                                             .reserve = reserve,
                                             .copy = copy,
                                             .clear = clear_slot,
+                                            .token_bytes = token_bytes,
+                                            .get = get,
+                                            .put = put,
                                             .plan = plan,
                                             .write = write_cells,
                                             .attend = attend};

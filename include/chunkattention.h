@@ -454,6 +454,131 @@ CATTN_API CATTN_CHECK int cattn_step_end(cattn_step *step);
 /* Takes the step back: each sequence has what it had before.  CATTN_ESTATE: no step open. */
 CATTN_API int cattn_step_abort(cattn_step *step);
 
+/* ---- a scheduler ------------------------------------------------------------------------------------ */
+
+/* Optional: continuous batching on top of one cache (paper section 3.3, and the iteration-level batching of Orca).  It
+ * queues requests and says at each step which of them run and with how many tokens: requests join and leave between
+ * steps, long prompts are cut into pieces, a prefix that a running request is about to store is waited for instead of
+ * being computed twice, and when the pool is full the youngest request is put back, to be computed again later.
+ *
+ *     cattn_sched_submit(sched, &request, &id)          at any time between other calls
+ *     cattn_sched_next(sched, step, &batch)             chooses, and opens the step
+ *     for each layer: project, cattn_step_attend(step, layer, &io)
+ *     cattn_step_end(step)
+ *     cattn_sched_commit(sched, tokens, stops)          the tokens that were sampled
+ *
+ * It computes with whole numbers alone, has no thread and no clock, and decides alike whenever the same calls are made.
+ * It is used by the thread that runs the steps.  Other sequences and pins of the same cache are allowed; the slots that
+ * they take are not there for requests. */
+typedef struct cattn_sched cattn_sched;
+
+/* Names a request of one scheduler.  Never 0, and not used again when the request has ended. */
+typedef uint64_t cattn_request;
+
+enum cattn_policy {
+    CATTN_FCFS = 0,  /* first come, first served: by arrival, nobody passes a request that does not fit yet */
+    CATTN_PREFIX = 1 /* first those that share most chunks with requests that run, so that the rows of a step read them
+                        together; then those that find most of their prompt cached, before it is evicted.  Looks at the
+                        256 that have waited longest; one that does not fit yet is passed */
+};
+
+struct cattn_sched_config {
+    size_t size;        /* sizeof(struct cattn_sched_config) */
+    uint32_t policy;    /* enum cattn_policy */
+    uint32_t max_batch; /* requests that run at once; 0: 256 */
+    uint32_t max_rows;  /* tokens of a step, at least max_batch: bounds its time.  Requests that generate get theirs
+                           first, prompts share what is left; 0: max_batch + 512 */
+    uint32_t ageing;    /* A request lets at most (ageing - 1) * max(w, 1) pass that came after it, where w had been
+                           waiting when it came; then nobody passes it any more, whatever the policy and the priorities.
+                           So in admissions it waits at most ageing times as long as under CATTN_FCFS.  0: 4 */
+    uint32_t output_percent; /* how much of the tokens that it may generate a request is expected to, 1 .. 100; 0: 100.
+                                A request is admitted when the slots that it and the running ones are expected to need
+                                are there.  100: none is ever put back for want of slots (unless others use the cache);
+                                less: more run at once, and some are */
+};
+
+/* config NULL: all zero.  CATTN_EINVAL, CATTN_ENOMEM.  The scheduler is destroyed before its cache. */
+CATTN_API CATTN_CHECK int cattn_sched_create(cattn_cache *cache, const struct cattn_sched_config *config,
+                                             cattn_sched **sched);
+
+/* Closes the sequences of the requests that run.  NULL is allowed. */
+CATTN_API void cattn_sched_destroy(cattn_sched *sched);
+
+struct cattn_request_config {
+    size_t size; /* sizeof(struct cattn_request_config) */
+    const void *ns;
+    size_t ns_len;
+    const int32_t *tokens; /* the prompt, copied */
+    size_t n_tokens;       /* >= 1 */
+    uint64_t max_new;      /* tokens to generate at most, >= 1 */
+    int32_t priority;      /* as long as one of higher priority waits none of lower is admitted (but see ageing) */
+    uint64_t arrival;      /* in any unit; among equals, and without arrivals, the order of the submits */
+    uint64_t tag;          /* the caller's, comes back with its turns */
+};
+
+/* Queues a request.  CATTN_ETOOBIG: prompt and max_new can never fit in the pool, even alone.  CATTN_EINVAL,
+ * CATTN_ENOMEM. */
+CATTN_API CATTN_CHECK int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config,
+                                             cattn_request *request);
+
+/* Ends a request, whether it waits, runs or is in the step that is open (whose rows of it are still computed, and
+ * stored; its turn is void).  CATTN_EINVAL: it has ended. */
+CATTN_API int cattn_sched_cancel(cattn_sched *sched, cattn_request request);
+
+struct cattn_turn {
+    cattn_request request;
+    uint64_t tag;
+    uint32_t needs_token; /* 1: the last row of its item decides the next token */
+    uint32_t is_last;     /* 1: that token is the last that it may generate; it ends with the commit */
+};
+
+struct cattn_batch {
+    size_t n_items;
+    const struct cattn_item *items; /* as cattn_step_begin has filled them */
+    const struct cattn_turn *turns; /* of the same requests */
+    uint32_t n_rows;                /* of the step */
+};
+
+/* Chooses what runs next and opens the step with it; n_items = 0: nothing to do, and no step was opened.  What the
+ * batch points at stays until the commit.
+ * CATTN_ESTATE: a batch is not committed yet, or a step is open.  CATTN_EFULL: not even the oldest request gets the
+ * slots that it needs, since others than the scheduler hold them.  CATTN_ENOMEM.  CATTN_EINVAL: also a step of another
+ * cache.  When it fails no step is open; requests may have been admitted or put back, but none has lost a token. */
+CATTN_API CATTN_CHECK int cattn_sched_next(cattn_sched *sched, cattn_step *step, struct cattn_batch *batch);
+
+/* After cattn_step_end: tokens[i] is what was sampled for item i, for those that need one; stops[i] (stops may be NULL)
+ * other than 0 ends the request.  After cattn_step_abort: cattn_sched_revert, and all is as if they had not run.
+ * CATTN_ESTATE: no batch, or its step is still open.  CATTN_EINVAL.  Committing cannot fail for memory. */
+CATTN_API CATTN_CHECK int cattn_sched_commit(cattn_sched *sched, const int32_t *tokens, const unsigned char *stops);
+CATTN_API CATTN_CHECK int cattn_sched_revert(cattn_sched *sched);
+
+struct cattn_request_info {
+    size_t size;          /* in: sizeof(struct cattn_request_info) */
+    uint32_t running;     /* 1: admitted; 0: it waits */
+    uint32_t n_preempted; /* times that it was put back */
+    uint32_t n_passed;    /* requests that came later and were admitted before it */
+    uint64_t n_tokens;    /* prompt and generated */
+    uint64_t n_generated;
+    uint64_t n_cached; /* tokens of the prompt that were found when it was admitted */
+};
+
+/* Of a request that has not ended.  CATTN_EINVAL. */
+CATTN_API CATTN_CHECK int cattn_sched_request_info(const cattn_sched *sched, cattn_request request,
+                                                   struct cattn_request_info *info);
+
+struct cattn_sched_counts {
+    size_t size; /* in: sizeof(struct cattn_sched_counts) */
+    uint64_t n_waiting, n_running;
+    uint64_t n_submitted, n_finished, n_cancelled;
+    uint64_t n_admitted;  /* each time counts */
+    uint64_t n_preempted; /* put back for want of slots */
+    uint64_t n_deferred;  /* times that one was passed over because another was about to store a prefix of it */
+    uint64_t peak_running;
+    uint64_t most_passed; /* the largest n_passed of any request */
+};
+
+CATTN_API CATTN_CHECK int cattn_sched_stats(const cattn_sched *sched, struct cattn_sched_counts *stats);
+
 #ifdef __cplusplus
 }
 #endif

@@ -232,6 +232,7 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
     struct cattn_slot *x = &tree->slots[slot];
     int32_t first = *cattn_tree_tokens(tree, slot);
     uint32_t before = cattn_tree_find_first(tree, x->parent, x->root, first);
+    tree->revision++;
     x->published = true;
     x->writer = 0;
     x->hash = hash;
@@ -270,6 +271,7 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
         tree->slots[x->parent].children--;
     cattn_roots_at(&tree->roots, x->root)->n_chunks--;
     x->published = false;
+    tree->revision++;
 }
 
 /* ---- slots, lists, references */
@@ -494,6 +496,7 @@ void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t len
     if (tree->events.call)
         cattn_events_cleared(tree, root);
     cattn_roots_retire(&tree->roots, root);
+    tree->revision++;
     free_unreferenced(tree, root);
     for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {
         while (tree->slots[slot].root == root && tree->slots[slot].pins)

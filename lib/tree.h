@@ -56,6 +56,7 @@ struct cattn_tree {
     uint64_t n_pins;   /* at most UINT32_MAX */
     uint32_t n_pinned; /* slots that pins hold */
     uint64_t mark;
+    uint64_t revision; /* another one whenever what can be found changes */
     uint64_t seed;
     uint32_t *keys; /* of the hash of a chunk, one for each token */
     void (*clear)(void *context,

@@ -11,6 +11,7 @@
 #include "report.h"
 #include "requests.h"
 #include "tokenizer.h"
+#include "workload.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -23,10 +24,12 @@
 #define DEFAULT_SHAPE "42m"
 
 struct settings {
-    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits;
+    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *tasks, *policy, *json,
+        *weights;
     const char **prompts;
     size_t n_prompts;
     uint64_t n_predict, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
+    uint64_t limit, trace_scale, trace_speed, ageing, output_percent, context;
     bool ids, stats, no_sharing, ignore_eos, exact_linear, demo, help, list_kernels;
 };
 
@@ -41,6 +44,17 @@ static const struct option {
     {"--model", TEXT, offsetof(struct settings, model), 0, 0},
     {"--prompt", PROMPT, 0, 0, 0},
     {"--requests", TEXT, offsetof(struct settings, requests), 0, 0},
+    {"--generate", TEXT, offsetof(struct settings, generate), 0, 0},
+    {"--trace", TEXT, offsetof(struct settings, trace), 0, 0},
+    {"--tasks", TEXT, offsetof(struct settings, tasks), 0, 0},
+    {"--limit", NUMBER, offsetof(struct settings, limit), 1, INT32_MAX},
+    {"--trace-scale", NUMBER, offsetof(struct settings, trace_scale), 1, 1000000},
+    {"--trace-speed", NUMBER, offsetof(struct settings, trace_speed), 1, 1000000},
+    {"--policy", TEXT, offsetof(struct settings, policy), 0, 0},
+    {"--ageing", NUMBER, offsetof(struct settings, ageing), 1, INT32_MAX},
+    {"--output-percent", NUMBER, offsetof(struct settings, output_percent), 1, 100},
+    {"--context", NUMBER, offsetof(struct settings, context), 1, 1 << 24},
+    {"--json", TEXT, offsetof(struct settings, json), 0, 0},
     {"--n-predict", NUMBER, offsetof(struct settings, n_predict), 1, INT32_MAX},
     {"--ids", FLAG, offsetof(struct settings, ids), 0, 0},
     {"--stats", FLAG, offsetof(struct settings, stats), 0, 0},
@@ -54,6 +68,7 @@ static const struct option {
     {"--max-batch", NUMBER, offsetof(struct settings, max_batch), 1, UINT32_MAX},
     {"--ignore-eos", FLAG, offsetof(struct settings, ignore_eos), 0, 0},
     {"--exact-linear", FLAG, offsetof(struct settings, exact_linear), 0, 0},
+    {"--weights", TEXT, offsetof(struct settings, weights), 0, 0},
     {"--shape", TEXT, offsetof(struct settings, shape), 0, 0},
     {"--seed", NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
     {"--logits", TEXT, offsetof(struct settings, logits), 0, 0},
@@ -76,11 +91,23 @@ static const char usage_options[] =
     " (" DEFAULT_SHAPE ")\n"
     "  --seed N           its seed (1)\n"
     "  --prompt TEXT      a request\n"
-    "  --requests FILE    a request a line: {\"prompt\": text} or {\"ids\": [...]}, and \"max_tokens\" if it likes\n"
+    "  --requests FILE    a request a line: {\"prompt\": text} or {\"ids\": [...]}, and \"max_tokens\", \"arrival\"\n"
+    "                     (seconds) and \"tenant\" (a number) if it likes\n"
+    "  --generate SPEC    requests of random ids: "
+    "np=1024,ns=0,nc=128,batch=32[,requests=N,rate=R,tenants=T,prompts=P,\n"
+    "                     zipf=Z]: prompts of np tokens, the first ns common; nc new ones; rate: arrivals a second\n"
+    "  --trace FILE       requests of a recorded trace: hash-block or conversation lines\n"
+    "  --trace-scale N    its lengths divided by N;  --trace-speed N: the times between arrivals divided by N\n"
+    "  --tasks FILE       prompts of published tasks: a template with questions, system prompts, first turns\n"
+    "  --limit N          only the first N requests of the trace or the tasks\n"
     "  --n-predict N      tokens to generate where a request says nothing (64)\n"
     "  --ignore-eos       do not stop at the end-of-text tokens\n"
     "  --max-batch N      requests that run at once (all)\n"
-    "  --prefill-rows N   tokens of a prompt in a step, for each request (all)\n"
+    "  --prefill-rows N   tokens of prompts in a step, all in all (4096)\n"
+    "  --policy NAME      fcfs, or prefix: those that share most with what runs or is cached first (fcfs)\n"
+    "  --ageing N         a request waits at most N times as long as first come first served would let it (4)\n"
+    "  --output-percent N of the tokens that a request may generate, those it is admitted for (100)\n"
+    "  --context N        context of the random model (as its shape says)\n"
     "  --no-sharing       a namespace for each request, so that nothing is shared\n"
     "  --chunk N          tokens of a chunk: 32, 64, 128 or 256 (64)\n"
     "  --kernel NAME      kernel of the attention (the best); --list-kernels prints those that run here\n"
@@ -88,9 +115,11 @@ static const char usage_options[] =
     "  --kv-tokens N      size of the pool (room for all requests); less makes requests wait\n"
     "  --threads N        threads (as many as CPUs)\n"
     "  --exact-linear     linear layers whose rows do not depend on the batch, bit for bit\n"
+    "  --weights TYPE     of the linear layers: f32, or bf16, packed by oneDNN (f32)\n"
     "  --ids              print a JSON object a request: {\"prompt_ids\": [...], \"output_ids\": [...]}\n"
     "  --logits FILE      write the logits after each prompt, f32, in the order of the requests\n"
     "  --stats            print statistics to standard error\n"
+    "  --json FILE        write them as a JSON object; - is standard output, which then has nothing else\n"
     "  --demo             eight requests with one system prompt, with and without sharing\n";
 
 static void print_help(void)
@@ -152,9 +181,11 @@ static int parse_arguments(struct settings *settings, int argc, char **argv, str
     }
     if (settings->help || settings->list_kernels)
         return 0;
-    if (!settings->demo && !settings->n_prompts && !settings->requests)
-        return fault_set(fault, "no requests: give --prompt, --requests or --demo");
-    if (settings->demo && (settings->n_prompts || settings->requests))
+    const bool others =
+        settings->n_prompts || settings->requests || settings->generate || settings->trace || settings->tasks;
+    if (!settings->demo && !others)
+        return fault_set(fault, "no requests: give --prompt, --requests, --generate, --trace, --tasks or --demo");
+    if (settings->demo && others)
         return fault_set(fault, "--demo has its own requests");
     if (settings->model && settings->shape)
         return fault_set(fault, "--shape is for random models, --model is a file");
@@ -212,7 +243,30 @@ static int make_random(struct run *run)
     run->tokenizer = tokenizer_bytes();
     if (!run->tokenizer)
         return fault_set(run->fault, "out of memory");
-    return model_random(&run->model, shape, run->settings->seed, run->fault);
+    struct model_shape chosen = *shape;
+    if (run->settings->context)
+        chosen.context = (uint32_t)run->settings->context;
+    return model_random(&run->model, &chosen, run->settings->seed, run->fault);
+}
+
+/* A batch of the workload is the batch of the run, unless that is given. */
+static int generate_requests(struct run *run, const struct request_rules *rules)
+{
+    struct workload workload;
+
+    if (workload_parse(&workload, run->settings->generate, run->fault))
+        return -1;
+    run->options.max_batch = workload.batch;
+    return workload_generate(&workload, run->settings->seed, &run->requests, rules, run->fault);
+}
+
+static int read_trace(struct run *run, const struct request_rules *rules)
+{
+    const struct settings *settings = run->settings;
+    const struct trace_options choice = {settings->limit, settings->trace_scale ? settings->trace_scale : 1,
+                                         settings->trace_speed ? (double)settings->trace_speed : 1};
+
+    return trace_read(settings->trace, &choice, &run->requests, rules, run->fault);
 }
 
 static int collect_requests(struct run *run)
@@ -226,6 +280,9 @@ static int collect_requests(struct run *run)
                               rules.max_tokens, run->fault))
             return -1;
     }
+    if ((settings->generate && generate_requests(run, &rules)) || (settings->trace && read_trace(run, &rules)) ||
+        (settings->tasks && tasks_read(settings->tasks, settings->limit, &run->requests, &rules, run->fault)))
+        return -1;
     if (settings->demo)
         return demo_requests(&run->requests, &rules, run->fault);
     return settings->requests ? requests_read(&run->requests, &rules, settings->requests, run->fault) : 0;
@@ -245,13 +302,19 @@ static int choose_options(struct run *run)
     const struct settings *settings = run->settings;
     /* Random weights and a fixed number of tokens make runs that can be compared. */
     const bool stops = run->tokenizer && run->gguf && !settings->ignore_eos;
+    const bool prefix = settings->policy && strcmp(settings->policy, "prefix") == 0;
+    if (settings->policy && !prefix && strcmp(settings->policy, "fcfs") != 0)
+        return fault_set(run->fault, "--policy takes fcfs or prefix");
 
     run->options = (struct engine_options){
         .kernel = settings->kernel,
+        .policy = prefix ? CATTN_PREFIX : CATTN_FCFS,
         .chunk_tokens = (uint32_t)settings->chunk,
         .n_threads = (uint32_t)settings->threads,
         .prefill_rows = (size_t)settings->prefill_rows,
-        .max_batch = (size_t)settings->max_batch,
+        .max_batch = settings->max_batch ? (size_t)settings->max_batch : run->options.max_batch,
+        .ageing = (uint32_t)settings->ageing,
+        .output_percent = (uint32_t)settings->output_percent,
         .kv_tokens = settings->kv_tokens,
         .no_sharing = settings->no_sharing,
         .stop = {stops ? tokenizer_bos(run->tokenizer) : -1, stops ? tokenizer_eos(run->tokenizer) : -1},
@@ -336,16 +399,51 @@ static int print_outputs(const struct run *run)
     return fflush(stdout) || ferror(stdout) ? fault_set(run->fault, "standard output cannot be written") : 0;
 }
 
+static int write_json(const struct run *run, const struct engine_report *report)
+{
+    const char *path = run->settings->json;
+    const bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdout : fopen(path, "w");
+
+    if (!file)
+        return fault_set(run->fault, "%s: %s", path, strerror(errno));
+    report_json(file, report, &run->requests);
+    const bool written = !fflush(file) && !ferror(file);
+    return (standard || fclose(file) == 0) && written ? 0 : fault_set(run->fault, "%s: cannot be written", path);
+}
+
 static int decode(struct run *run)
 {
+    const struct settings *settings = run->settings;
+    const bool quiet = (settings->json && strcmp(settings->json, "-") == 0) || settings->generate || settings->trace;
     struct engine_report report;
 
     if (engine_run(&run->model, &run->linear, &run->options, &run->requests, &report, run->fault) ||
-        (run->logits && write_logits(run)) || print_outputs(run))
+        (run->logits && write_logits(run)) || (!quiet && print_outputs(run)) ||
+        (settings->json && write_json(run, &report)))
         return -1;
-    if (run->settings->stats)
-        report_stats(stderr, &report, &run->linear);
+    if (settings->stats)
+        report_stats(stderr, &report, &run->requests, &run->linear);
     return 0;
+}
+
+static int pack_weights(struct run *run)
+{
+    const char *type = run->settings->weights;
+
+    if (!type || strcmp(type, "f32") == 0)
+        return 0;
+    if (strcmp(type, "bf16") != 0)
+        return fault_set(run->fault, "--weights takes f32 or bf16");
+    if (run->settings->exact_linear)
+        return fault_set(run->fault, "--exact-linear is for f32 weights");
+    if (!packed_likes_bf16())
+        return fault_set(run->fault, "--weights bf16 needs oneDNN and a CPU with products of bf16");
+    run->linear.packed = packed_create(true);
+    if (!run->linear.packed)
+        return fault_set(run->fault, "oneDNN does not work");
+    run->linear.name = "oneDNN, weights bf16";
+    return model_pack(&run->model, run->linear.packed, run->fault);
 }
 
 static int run_all(struct run *run)
@@ -356,7 +454,8 @@ static int run_all(struct run *run)
     if (run->linear.refused)
         fprintf(settings->demo ? stdout : stderr, "%s gives wrong products here; linear layers by %s.\n",
                 run->linear.refused, run->linear.name);
-    if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || choose_options(run))
+    if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || choose_options(run) ||
+        pack_weights(run))
         return -1;
     if (!settings->demo)
         return decode(run);
@@ -367,6 +466,7 @@ static int run_all(struct run *run)
 static void release(struct run *run)
 {
     requests_release(&run->requests);
+    packed_destroy(run->linear.packed);
     model_release(&run->model);
     tokenizer_close(run->tokenizer);
     gguf_close(run->gguf);

@@ -1,21 +1,19 @@
-#define _POSIX_C_SOURCE 200809L
-
 #include "engine.h"
+
+#include "clock.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-/* Rows of a step, about: bounds the buffers when many prompts arrive at once.  Running requests go first. */
-#define STEP_ROWS 4096
+/* Rows for prompts in a step, unless the options say otherwise. */
+#define PROMPT_ROWS 4096
 
-/* A request that runs. */
-struct active {
-    size_t request;
-    cattn_seq seq;
-    size_t held;    /* tokens that its sequence holds */
-    uint64_t slots; /* that it may come to need */
+/* What the engine knows of a request. */
+struct flight {
+    cattn_request id; /* 0: not submitted yet, or ended */
+    size_t held;      /* tokens that its sequence holds */
+    bool started;
 };
 
 struct engine {
@@ -26,35 +24,37 @@ struct engine {
     struct fault *fault;
     struct forward forward;
     cattn_cache *cache;
+    cattn_sched *sched;
     cattn_step *step;
     uint32_t chunk_tokens;
-    size_t next; /* request to open */
-    struct active *active;
-    size_t n_active, max_active;
-    uint64_t planned_slots;
+    size_t max_batch;
+    size_t *order; /* of the requests' arrivals */
+    size_t next;   /* of them to be submitted */
+    struct flight *flights;
+    size_t n_flying;
+    double start, skipped; /* time in which nothing was there to do is not waited for */
     /* of the open step */
-    struct cattn_item *items;
-    size_t *item_active; /* which active request each item is */
-    size_t n_items, n_rows, n_logits;
+    struct cattn_batch batch;
+    size_t n_logits;
     int32_t *row_tokens;
     uint64_t *row_positions;
-    size_t *logit_rows, *logit_active;
+    size_t *logit_rows;
     float *logits;
+    int32_t *sampled;
+    unsigned char *stops;
     size_t rows_room;
     bool prefills;
 };
 
-static double seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static int check(struct engine *e, int status, const char *what)
 {
     return status ? fault_set(e->fault, "%s: %s", what, cattn_strerror(status)) : 0;
+}
+
+/* Seconds since the run began. */
+static double now(const struct engine *e)
+{
+    return seconds() - e->start + e->skipped;
 }
 
 /* Tokens that a request ends with: the last one that fits is predicted from a full context. */
@@ -98,10 +98,26 @@ static int create_cache(struct engine *e)
         return -1;
     e->report->info.size = sizeof e->report->info;
     e->report->stats.size = sizeof e->report->stats;
+    e->report->sched.size = sizeof e->report->sched;
     return check(e, cattn_cache_info(e->cache, &e->report->info), "info") ||
                    check(e, cattn_step_create(e->cache, &e->step), "step")
                ? -1
                : 0;
+}
+
+static int create_scheduler(struct engine *e)
+{
+    const size_t rows = e->options->prefill_rows ? e->options->prefill_rows : PROMPT_ROWS;
+    struct cattn_sched_config config = {
+        .size = sizeof config,
+        .policy = e->options->policy,
+        .max_batch = (uint32_t)e->max_batch,
+        .max_rows = (uint32_t)(e->max_batch - 1 + (rows < UINT32_MAX / 2 ? rows : UINT32_MAX / 2)),
+        .ageing = e->options->ageing,
+        .output_percent = e->options->output_percent,
+    };
+
+    return check(e, cattn_sched_create(e->cache, &config, &e->sched), "the scheduler cannot be made");
 }
 
 static int reserve_ids(struct engine *e)
@@ -117,68 +133,87 @@ static int reserve_ids(struct engine *e)
     return 0;
 }
 
+/* The order of arrival; requests of one time stay in theirs.  Most lists are sorted already. */
+static void sort_arrivals(struct engine *e)
+{
+    for (size_t i = 0; i < e->requests->n; i++) {
+        size_t k = i;
+
+        for (; k && e->requests->list[e->order[k - 1]].arrival > e->requests->list[i].arrival; k--)
+            e->order[k] = e->order[k - 1];
+        e->order[k] = i;
+    }
+}
+
 static int set_up(struct engine *e)
 {
-    const size_t n = e->max_active, vocabulary = e->model->shape.vocabulary;
+    const size_t n = e->max_batch, vocabulary = e->model->shape.vocabulary;
 
-    e->active = calloc(n, sizeof *e->active);
-    e->items = calloc(n, sizeof *e->items);
-    e->item_active = calloc(n, sizeof *e->item_active);
+    e->flights = calloc(e->requests->n, sizeof *e->flights);
+    e->order = calloc(e->requests->n, sizeof *e->order);
     e->logit_rows = calloc(n, sizeof *e->logit_rows);
-    e->logit_active = calloc(n, sizeof *e->logit_active);
     e->logits = calloc(n * vocabulary, sizeof *e->logits);
-    if (!e->active || !e->items || !e->item_active || !e->logit_rows || !e->logit_active || !e->logits)
+    e->sampled = calloc(n, sizeof *e->sampled);
+    e->stops = calloc(n, sizeof *e->stops);
+    if (!e->flights || !e->order || !e->logit_rows || !e->logits || !e->sampled || !e->stops)
         return fault_set(e->fault, "out of memory");
-    return reserve_ids(e) || create_cache(e) ? -1 : 0;
+    sort_arrivals(e);
+    return reserve_ids(e) || create_cache(e) || create_scheduler(e) ? -1 : 0;
 }
 
 static void tear_down(struct engine *e)
 {
+    cattn_sched_destroy(e->sched);
     cattn_step_destroy(e->step);
     cattn_cache_destroy(e->cache);
     forward_release(&e->forward);
-    free(e->active);
-    free(e->items);
-    free(e->item_active);
+    free(e->flights);
+    free(e->order);
     free(e->row_tokens);
     free(e->row_positions);
     free(e->logit_rows);
-    free(e->logit_active);
     free(e->logits);
+    free(e->sampled);
+    free(e->stops);
 }
 
 /* ---- requests come and go -----------------------------------------------------------------------------------------
  */
 
-static int open_request(struct engine *e, size_t i)
+static int submit(struct engine *e, size_t i)
 {
-    const struct request *request = &e->requests->list[i];
-    struct active *active = &e->active[e->n_active];
-    const uint64_t name = i;
+    struct request *request = &e->requests->list[i];
+    const uint64_t own = i;
+    const struct cattn_request_config config = {
+        .size = sizeof config,
+        .ns = e->options->no_sharing ? (const void *)&own : (const void *)&request->tenant,
+        .ns_len = e->options->no_sharing ? sizeof own : sizeof request->tenant,
+        .tokens = request->ids,
+        .n_tokens = request->n_prompt,
+        .max_new = most_ids(e, request) - request->n_prompt,
+        .tag = i,
+    };
 
-    *active = (struct active){.request = i, .slots = slots_needed(e, request)};
-    if (check(e,
-              cattn_seq_open(e->cache, &name, e->options->no_sharing ? sizeof name : 0, request->ids, request->n_prompt,
-                             &active->seq, &active->held),
-              "a request cannot be opened"))
+    if (check(e, cattn_sched_submit(e->sched, &config, &e->flights[i].id), "a request is refused"))
         return -1;
-    e->n_active++;
-    e->planned_slots += active->slots;
+    e->n_flying++;
     e->report->prompt_tokens += request->n_prompt;
-    e->report->prompt_hits += active->held;
     return 0;
 }
 
-/* Only as many as the pool holds even if they come to share nothing: then no step can find it full.  A request too
- * big for the pool runs alone, and fails. */
-static int admit(struct engine *e)
+/* Those that have arrived; if nothing is there to do, time goes on to the next. */
+static int submit_arrivals(struct engine *e)
 {
-    while (e->next < e->requests->n && e->n_active < e->max_active) {
-        const uint64_t slots = slots_needed(e, &e->requests->list[e->next]);
+    while (e->next < e->requests->n) {
+        const size_t i = e->order[e->next];
+        const double early = e->requests->list[i].arrival - now(e);
 
-        if (e->n_active && e->planned_slots + slots > e->report->info.n_slots)
+        if (early > 0 && e->n_flying)
             return 0;
-        if (open_request(e, e->next++))
+        if (early > 0)
+            e->skipped += early;
+        e->next++;
+        if (submit(e, i))
             return -1;
     }
     return 0;
@@ -189,95 +224,82 @@ static bool is_stop(const struct engine *e, int32_t id)
     return id >= 0 && (id == e->options->stop[0] || id == e->options->stop[1]);
 }
 
-/* The lowest id among the largest. */
+/* The lowest id among the largest.  Most blocks have none that is larger: a question for vectors. */
 static int32_t best_id(const float *logits, size_t n)
 {
+    enum { BLOCK = 64 };
     size_t best = 0;
+    float largest = logits[0];
 
-    for (size_t i = 1; i < n; i++) {
-        if (logits[i] > logits[best])
-            best = i;
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const size_t end = n - i < BLOCK ? n : i + BLOCK;
+        int any = 0;
+
+        for (size_t k = i; k < end; k++)
+            any |= logits[k] > largest;
+        for (size_t k = i; any && k < end; k++) {
+            if (logits[k] > largest) {
+                largest = logits[k];
+                best = k;
+            }
+        }
     }
     return (int32_t)best;
 }
 
-/* Takes the next token of an active request; true when it was the last one. */
-static bool take_token(struct engine *e, const struct active *active, const float *logits)
+static void end_request(struct engine *e, size_t i, double when)
 {
-    struct request *request = &e->requests->list[active->request];
+    e->requests->list[i].finished = when;
+    e->flights[i].id = 0;
+    e->n_flying--;
+}
+
+/* The next token of a request, from its row of logits. */
+static void take_token(struct engine *e, size_t item, const float *logits, double when)
+{
+    const struct cattn_turn *turn = &e->batch.turns[item];
+    const size_t i = (size_t)turn->tag, n_output = e->requests->list[i].n_ids - e->requests->list[i].n_prompt;
+    struct request *request = &e->requests->list[i];
     const int32_t id = best_id(logits, e->model->shape.vocabulary);
 
     if (e->options->observer)
-        e->options->observer(e->options->context, active->request, request->n_ids - request->n_prompt, logits);
-    if (is_stop(e, id))
-        return true;
-    request->ids[request->n_ids++] = id;
-    e->report->output_tokens++;
-    e->report->decode_tokens += !e->prefills;
-    return request->n_ids == most_ids(e, request);
+        e->options->observer(e->options->context, i, n_output, logits);
+    if (!n_output)
+        request->first_token = when;
+    e->sampled[item] = id;
+    e->stops[item] = is_stop(e, id);
+    if (!e->stops[item]) {
+        request->ids[request->n_ids++] = id;
+        e->report->output_tokens++;
+        e->report->decode_tokens += !e->prefills;
+    }
+    if (e->stops[item] || turn->is_last)
+        end_request(e, i, when);
 }
 
-static int finish_requests(struct engine *e)
+static int take_tokens(struct engine *e)
 {
-    size_t kept = 0;
+    const double when = now(e);
+    const float *logits = e->logits;
 
-    for (size_t i = 0, next = 0; i < e->n_active; i++) {
-        struct active *active = &e->active[i];
-        bool done = false;
+    for (size_t i = 0; i < e->batch.n_items; i++) {
+        const struct cattn_item *item = &e->batch.items[i];
 
-        if (next < e->n_logits && e->logit_active[next] == i)
-            done = take_token(e, active, e->logits + next++ * e->model->shape.vocabulary);
-        if (!done) {
-            e->active[kept++] = *active;
-            continue;
+        e->flights[e->batch.turns[i].tag].held = (size_t)item->position + item->n_rows;
+        e->stops[i] = 0;
+        if (e->batch.turns[i].needs_token) {
+            take_token(e, i, logits, when);
+            logits += e->model->shape.vocabulary;
         }
-        e->planned_slots -= active->slots;
-        if (check(e, cattn_seq_close(e->cache, active->seq), "close"))
-            return -1;
     }
-    e->n_active = kept;
-    return 0;
+    const double before = seconds();
+    const int status = cattn_sched_commit(e->sched, e->sampled, e->stops);
+    e->report->tree_seconds += seconds() - before;
+    return check(e, status, "tokens are refused");
 }
 
 /* ---- a step -------------------------------------------------------------------------------------------------------
  */
-
-/* Tokens of a request in this step: the one it has just generated, or a piece of its prompt. */
-static size_t piece(const struct engine *e, const struct active *active, size_t room)
-{
-    const struct request *request = &e->requests->list[active->request];
-    const size_t rest = request->n_ids - active->held;
-    size_t most = active->held >= request->n_prompt ? rest : room;
-
-    if (e->options->prefill_rows && e->options->prefill_rows < most)
-        most = e->options->prefill_rows;
-    return rest < most ? rest : most;
-}
-
-static void plan_items(struct engine *e)
-{
-    size_t room = STEP_ROWS;
-
-    e->n_items = 0;
-    e->prefills = false;
-    for (size_t i = 0; i < e->n_active; i++)
-        room -= e->active[i].held >= e->requests->list[e->active[i].request].n_prompt && room > 0;
-    for (size_t i = 0; i < e->n_active; i++) {
-        const struct active *active = &e->active[i];
-        const struct request *request = &e->requests->list[active->request];
-        const size_t n = piece(e, active, room);
-
-        if (active->held < request->n_prompt) {
-            room -= n;
-            e->prefills |= n > 0;
-        }
-        if (!n)
-            continue;
-        e->item_active[e->n_items] = i;
-        e->items[e->n_items++] =
-            (struct cattn_item){.seq = active->seq, .tokens = request->ids + active->held, .n_tokens = (uint32_t)n};
-    }
-}
 
 static int reserve_rows(struct engine *e, size_t n_rows)
 {
@@ -291,43 +313,66 @@ static int reserve_rows(struct engine *e, size_t n_rows)
     return e->rows_room ? 0 : fault_set(e->fault, "out of memory");
 }
 
-/* What step_begin has left to compute: each row's token and position, and the rows that a token follows. */
+/* Tokens of the prompt that were found: held when it was admitted, or matched by a step. */
+static void count_hits(struct engine *e, const struct cattn_item *item, size_t i)
+{
+    const struct request *request = &e->requests->list[i];
+    const size_t first_row = (size_t)item->position, held = first_row + item->n_rows - item->n_tokens;
+
+    if (held < request->n_prompt && request->n_ids == request->n_prompt) {
+        e->prefills = true;
+        e->report->prompt_hits += first_row - held;
+        if (!e->flights[i].started)
+            e->report->prompt_hits += held;
+    } else if (item->n_tokens > 1) {
+        e->prefills = true; /* it was put back, and is computed again */
+    }
+    e->flights[i].started = true;
+}
+
+/* What the step has left to compute: each row's token and position, and the rows that a token follows. */
 static int gather_rows(struct engine *e)
 {
-    const struct cattn_item *last = &e->items[e->n_items - 1];
-
-    e->n_rows = (size_t)last->first_row + last->n_rows;
     e->n_logits = 0;
-    if (reserve_rows(e, e->n_rows))
+    e->prefills = false;
+    if (reserve_rows(e, e->batch.n_rows))
         return -1;
-    for (size_t i = 0; i < e->n_items; i++) {
-        const struct cattn_item *item = &e->items[i];
-        const struct active *active = &e->active[e->item_active[i]];
-        const struct request *request = &e->requests->list[active->request];
+    for (size_t i = 0; i < e->batch.n_items; i++) {
+        const struct cattn_item *item = &e->batch.items[i];
 
         for (uint32_t j = 0; j < item->n_rows; j++) {
             e->row_tokens[item->first_row + j] = item->tokens[item->n_tokens - item->n_rows + j];
             e->row_positions[item->first_row + j] = item->position + j;
         }
-        if (active->held < request->n_prompt)
-            e->report->prompt_hits += item->n_tokens - item->n_rows;
-        if (active->held + item->n_tokens == request->n_ids) {
-            e->logit_rows[e->n_logits] = (size_t)item->first_row + item->n_rows - 1;
-            e->logit_active[e->n_logits++] = e->item_active[i];
-        }
+        count_hits(e, item, (size_t)e->batch.turns[i].tag);
+        if (e->batch.turns[i].needs_token)
+            e->logit_rows[e->n_logits++] = (size_t)item->first_row + item->n_rows - 1;
     }
     return 0;
+}
+
+/* Chunks that the running requests would hold, each its own. */
+static uint64_t count_unshared(const struct engine *e)
+{
+    struct cattn_request_info info = {.size = sizeof info};
+    uint64_t n = 0;
+
+    for (size_t k = 0; k < e->next; k++) {
+        const struct flight *flight = &e->flights[e->order[k]];
+
+        if (flight->id && cattn_sched_request_info(e->sched, flight->id, &info) == CATTN_OK && info.running)
+            n += (flight->held + e->chunk_tokens - 1) / e->chunk_tokens;
+    }
+    return n;
 }
 
 static int note_peaks(struct engine *e)
 {
     struct engine_report *report = e->report;
+    const uint64_t unshared = count_unshared(e) * report->info.slot_bytes;
 
     if (check(e, cattn_cache_stats(e->cache, &report->stats), "stats"))
         return -1;
-    uint64_t unshared = 0;
-    for (size_t i = 0; i < e->n_active; i++)
-        unshared += (e->active[i].held + e->chunk_tokens - 1) / e->chunk_tokens * report->info.slot_bytes;
     if (report->stats.used_bytes > report->peak_bytes)
         report->peak_bytes = report->stats.used_bytes;
     if (unshared > report->peak_unshared_bytes)
@@ -335,19 +380,36 @@ static int note_peaks(struct engine *e)
     return 0;
 }
 
+static int begin_step(struct engine *e)
+{
+    const double start = seconds();
+    const int status = cattn_sched_next(e->sched, e->step, &e->batch);
+
+    e->report->tree_seconds += seconds() - start;
+    return check(e, status, "a step cannot begin");
+}
+
+static int end_step(struct engine *e)
+{
+    const double start = seconds();
+    const int status = cattn_step_end(e->step);
+
+    e->report->tree_seconds += seconds() - start;
+    return check(e, status, "a step cannot end");
+}
+
 static int run_step(struct engine *e)
 {
     const double start = seconds();
 
-    plan_items(e);
-    if (check(e, cattn_step_begin(e->step, e->items, e->n_items), "a step cannot begin") || gather_rows(e) ||
-        forward_step(&e->forward, e->step, e->n_rows, e->row_tokens, e->row_positions, e->n_logits, e->logit_rows,
+    if (begin_step(e) || gather_rows(e) ||
+        forward_step(&e->forward, e->step, e->batch.n_rows, e->row_tokens, e->row_positions, e->n_logits, e->logit_rows,
                      e->logits, e->fault) ||
-        check(e, cattn_step_end(e->step), "a step cannot end"))
+        end_step(e))
         return -1;
-    for (size_t i = 0; i < e->n_items; i++)
-        e->active[e->item_active[i]].held += e->items[i].n_tokens;
-    if (note_peaks(e) || finish_requests(e))
+    for (size_t i = 0; i < e->batch.n_items; i++)
+        e->flights[e->batch.turns[i].tag].held = (size_t)e->batch.items[i].position + e->batch.items[i].n_rows;
+    if (note_peaks(e) || take_tokens(e))
         return -1;
     *(e->prefills ? &e->report->prefill_seconds : &e->report->decode_seconds) += seconds() - start;
     e->report->n_steps++;
@@ -364,15 +426,22 @@ int engine_run(const struct model *model, const struct linear *linear, const str
                        .report = report,
                        .fault = fault,
                        .chunk_tokens = options->chunk_tokens ? options->chunk_tokens : 64,
-                       .max_active = options->max_batch && options->max_batch < n ? options->max_batch : n};
+                       .max_batch = options->max_batch && options->max_batch < n ? options->max_batch : n,
+                       .start = seconds()};
 
     memset(report, 0, sizeof *report);
     if (!n)
         return fault_set(fault, "no requests");
     forward_init(&e.forward, model, linear);
     int rc = set_up(&e);
-    while (!rc && (e.n_active || e.next < n))
-        rc = admit(&e) || run_step(&e) ? -1 : 0;
+    e.start = seconds();
+    while (!rc && (e.n_flying || e.next < n))
+        rc = submit_arrivals(&e) || run_step(&e) ? -1 : 0;
+    if (!rc)
+        rc = check(&e, cattn_sched_stats(e.sched, &report->sched), "stats");
+    report->seconds = now(&e);
+    report->attention_seconds = e.forward.attention_seconds;
+    report->linear_seconds = e.forward.linear_seconds;
     tear_down(&e);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* The batch loop: opens requests, prefills them in pieces, decodes them together through the library. */
+/* The batch loop: requests arrive, the scheduler says what runs, the model computes it. */
 #ifndef LLAMA_ENGINE_H
 #define LLAMA_ENGINE_H
 
@@ -19,11 +19,12 @@ typedef void engine_observer(void *context, size_t request, size_t n_output, con
 struct engine_options {
     const char *kernel; /* NULL: the library's choice */
     uint32_t chunk_tokens, kv_dtype, n_threads;
-    size_t prefill_rows; /* tokens of a prompt in a step, at most; 0: no limit but the step's */
-    size_t max_batch;    /* requests that run at once; 0: all */
-    uint64_t kv_tokens;  /* size of the pool; 0: room for all requests */
-    bool no_sharing;     /* a namespace for each request */
-    int32_t stop[2];     /* tokens that end a request; -1: none */
+    size_t prefill_rows;                     /* tokens of prompts in a step, all in all; 0: 4096 */
+    size_t max_batch;                        /* requests that run at once; 0: all */
+    uint64_t kv_tokens;                      /* size of the pool; 0: room for all requests */
+    bool no_sharing;                         /* a namespace for each request */
+    uint32_t policy, ageing, output_percent; /* of the scheduler */
+    int32_t stop[2];                         /* tokens that end a request; -1: none */
     engine_observer *observer;
     void *context;
 };
@@ -31,8 +32,12 @@ struct engine_options {
 struct engine_report {
     struct cattn_info info;
     struct cattn_stats stats; /* as the last step left it */
-    double prefill_seconds;   /* of steps with tokens of a prompt */
-    double decode_seconds;    /* of the others */
+    struct cattn_sched_counts sched;
+    double seconds; /* from the start to the last token, idle time included */
+    double attention_seconds, linear_seconds;
+    double tree_seconds;    /* of scheduler and tree */
+    double prefill_seconds; /* of steps with tokens of a prompt */
+    double decode_seconds;  /* of the others */
     uint64_t prompt_tokens;
     uint64_t prompt_hits;   /* of them found in the cache */
     uint64_t decode_tokens; /* generated in decode_seconds */

@@ -4,6 +4,8 @@
 
 #include "linear.h"
 
+#include "packed.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -184,7 +186,7 @@ void linear_init(struct linear *linear, bool exact, unsigned n_threads)
 void linear_apply(const struct linear *linear, size_t rows, size_t n_in, size_t n_out, const float *x,
                   const float *weights, float *y)
 {
-    if (!rows)
+    if (!rows || (linear->packed && packed_apply(linear->packed, rows, x, weights, y) == 0))
         return;
     if (linear->product)
         linear->product(rows, n_in, n_out, x, weights, y);

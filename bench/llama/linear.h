@@ -7,10 +7,13 @@
 
 typedef void linear_product(size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights, float *y);
 
+struct packed;
+
 struct linear {
     const char *name;        /* "oneDNN", "OpenBLAS" or "plain loops" */
     linear_product *product; /* NULL: plain loops */
     unsigned n_threads;      /* of the plain loops */
+    struct packed *packed;   /* weights that were packed are multiplied with by this one; NULL: none were */
     const char *refused;     /* a library that is built in but gave wrong products; NULL: none */
 };
 

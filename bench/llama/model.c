@@ -1,5 +1,7 @@
 #include "model.h"
 
+#include "clock.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -57,6 +59,24 @@ static void *own(struct model *model, size_t n, size_t bytes)
     if (array)
         model->owned[model->n_owned++] = array;
     return array;
+}
+
+int model_pack(const struct model *model, struct packed *packed, struct fault *fault)
+{
+    const struct model_shape *s = &model->shape;
+    const size_t q = (size_t)s->n_heads * s->head_dim, k = (size_t)s->n_kv_heads * s->head_dim;
+    const size_t v = (size_t)s->n_kv_heads * s->v_head_dim, o = (size_t)s->n_heads * s->v_head_dim;
+    int rc = packed_add(packed, model->output, s->dim, s->vocabulary);
+
+    for (uint32_t i = 0; !rc && i < s->n_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+
+        rc = packed_add(packed, layer->wq, s->dim, q) || packed_add(packed, layer->wk, s->dim, k) ||
+             packed_add(packed, layer->wv, s->dim, v) || packed_add(packed, layer->wo, o, s->dim) ||
+             packed_add(packed, layer->gate, s->dim, s->hidden) || packed_add(packed, layer->up, s->dim, s->hidden) ||
+             packed_add(packed, layer->down, s->hidden, s->dim);
+    }
+    return rc ? fault_set(fault, "the weights cannot be packed") : 0;
 }
 
 void model_release(struct model *model)
@@ -409,12 +429,19 @@ static int reserve(struct forward *f, size_t n_rows)
 static void norm(float *out, const float *x, const float *weights, size_t n_rows, size_t dim, double epsilon)
 {
     for (size_t row = 0; row < n_rows; row++, x += dim, out += dim) {
-        double sum = 0;
+        /* four sums, so that none waits for another */
+        double lanes[4] = {0};
+        size_t i = 0;
 
-        for (size_t i = 0; i < dim; i++)
-            sum += (double)x[i] * x[i];
+        for (; i + 4 <= dim; i += 4) {
+            for (size_t k = 0; k < 4; k++)
+                lanes[k] += (double)x[i + k] * x[i + k];
+        }
+        for (; i < dim; i++)
+            lanes[0] += (double)x[i] * x[i];
+        const double sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
         const float scale = (float)(1 / sqrt(sum / (double)dim + epsilon));
-        for (size_t i = 0; i < dim; i++)
+        for (i = 0; i < dim; i++)
             out[i] = weights[i] * (x[i] * scale);
     }
 }
@@ -468,6 +495,15 @@ static void activate(const struct forward *f, size_t n)
         f->gate[i] = f->gate[i] / (1.0f + expf(-f->gate[i])) * f->up[i];
 }
 
+static void multiply(struct forward *f, size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights,
+                     float *y)
+{
+    const double start = seconds();
+
+    linear_apply(f->linear, rows, n_in, n_out, x, weights, y);
+    f->linear_seconds += seconds() - start;
+}
+
 static int attend(struct forward *f, cattn_step *step, uint32_t i, size_t n_rows, struct fault *fault)
 {
     const struct model_shape *s = &f->model->shape;
@@ -477,15 +513,17 @@ static int attend(struct forward *f, cattn_step *step, uint32_t i, size_t n_rows
     const struct cattn_io io = {.size = sizeof io, .q = f->q, .k = f->k, .v = f->v, .out = f->attention};
 
     norm(f->normed, f->x, layer->attention_norm, n_rows, s->dim, s->epsilon);
-    linear_apply(f->linear, n_rows, s->dim, q, f->normed, layer->wq, f->q);
-    linear_apply(f->linear, n_rows, s->dim, k, f->normed, layer->wk, f->k);
-    linear_apply(f->linear, n_rows, s->dim, v, f->normed, layer->wv, f->v);
+    multiply(f, n_rows, s->dim, q, f->normed, layer->wq, f->q);
+    multiply(f, n_rows, s->dim, k, f->normed, layer->wk, f->k);
+    multiply(f, n_rows, s->dim, v, f->normed, layer->wv, f->v);
     rotate(f, f->q, n_rows, s->n_heads);
     rotate(f, f->k, n_rows, s->n_kv_heads);
+    const double start = seconds();
     const int status = cattn_step_attend(step, i, &io);
+    f->attention_seconds += seconds() - start;
     if (status)
         return fault_set(fault, "attention: %s", cattn_strerror(status));
-    linear_apply(f->linear, n_rows, o, s->dim, f->attention, layer->wo, f->normed);
+    multiply(f, n_rows, o, s->dim, f->attention, layer->wo, f->normed);
     add(f->x, f->normed, n_rows * s->dim);
     return 0;
 }
@@ -495,10 +533,10 @@ static void feed_forward(struct forward *f, const struct model_layer *layer, siz
     const struct model_shape *s = &f->model->shape;
 
     norm(f->normed, f->x, layer->ffn_norm, n_rows, s->dim, s->epsilon);
-    linear_apply(f->linear, n_rows, s->dim, s->hidden, f->normed, layer->gate, f->gate);
-    linear_apply(f->linear, n_rows, s->dim, s->hidden, f->normed, layer->up, f->up);
+    multiply(f, n_rows, s->dim, s->hidden, f->normed, layer->gate, f->gate);
+    multiply(f, n_rows, s->dim, s->hidden, f->normed, layer->up, f->up);
     activate(f, n_rows * s->hidden);
-    linear_apply(f->linear, n_rows, s->hidden, s->dim, f->gate, layer->down, f->normed);
+    multiply(f, n_rows, s->hidden, s->dim, f->gate, layer->down, f->normed);
     add(f->x, f->normed, n_rows * s->dim);
 }
 
@@ -509,7 +547,7 @@ static void find_logits(struct forward *f, size_t n_logits, const size_t *logit_
 
     for (size_t i = 0; i < n_logits; i++)
         norm(f->normed + i * s->dim, f->x + logit_rows[i] * s->dim, f->model->output_norm, 1, s->dim, s->epsilon);
-    linear_apply(f->linear, n_logits, s->dim, s->vocabulary, f->normed, f->model->output, logits);
+    multiply(f, n_logits, s->dim, s->vocabulary, f->normed, f->model->output, logits);
 }
 
 int forward_step(struct forward *f, cattn_step *step, size_t n_rows, const int32_t *tokens, const uint64_t *positions,

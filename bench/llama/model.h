@@ -7,6 +7,7 @@
 #include "fault.h"
 #include "gguf.h"
 #include "linear.h"
+#include "packed.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,6 +43,9 @@ int model_random(struct model *model, const struct model_shape *shape, uint64_t 
 const struct model_shape *model_shape_named(const char *name);
 const char *model_shape_name(unsigned i);
 
+/* Packs the weights of all products. */
+int model_pack(const struct model *model, struct packed *packed, struct fault *fault);
+
 void model_release(struct model *model);
 
 /* What a forward pass needs besides the weights. */
@@ -49,6 +53,7 @@ struct forward {
     const struct model *model;
     const struct linear *linear;
     size_t n_rows; /* that the buffers have room for */
+    double attention_seconds, linear_seconds;
     float *x, *normed, *q, *k, *v, *attention, *gate, *up, *cosines, *sines;
 };
 

@@ -1,9 +1,8 @@
 #include "requests.h"
 
 #include "json.h"
+#include "text.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +35,8 @@ static int add(struct requests *requests, const struct request_rules *rules, int
     if (rc)
         free(ids);
     else
-        requests->list[requests->n++] = (struct request){ids, n, n, max_tokens};
+        requests->list[requests->n++] =
+            (struct request){.ids = ids, .n_prompt = n, .n_ids = n, .max_tokens = max_tokens};
     return rc;
 }
 
@@ -107,8 +107,8 @@ static int is_key(const struct json *member, const char *key)
 static int add_object(struct requests *requests, const struct request_rules *rules, const struct json *object,
                       struct fault *fault)
 {
-    const struct json *prompt = NULL, *ids = NULL, *limit = NULL;
-    int64_t max_tokens = (int64_t)rules->max_tokens;
+    const struct json *prompt = NULL, *ids = NULL, *limit = NULL, *arrival = NULL, *tenant = NULL;
+    int64_t max_tokens = (int64_t)rules->max_tokens, number = 0;
 
     if (object->type != JSON_OBJECT)
         return fault_set(fault, "no object");
@@ -116,6 +116,8 @@ static int add_object(struct requests *requests, const struct request_rules *rul
         const struct json **place = is_key(member, "prompt")       ? &prompt
                                     : is_key(member, "ids")        ? &ids
                                     : is_key(member, "max_tokens") ? &limit
+                                    : is_key(member, "arrival")    ? &arrival
+                                    : is_key(member, "tenant")     ? &tenant
                                                                    : NULL;
         if (!place)
             return fault_set(fault, "\"%.40s\" is not a key of a request", member->key);
@@ -125,36 +127,37 @@ static int add_object(struct requests *requests, const struct request_rules *rul
     }
     if (limit && to_integer(limit, 1, INT32_MAX, &max_tokens))
         return fault_set(fault, "\"max_tokens\" is no number from 1");
+    if (arrival && (arrival->type != JSON_NUMBER || !(arrival->number >= 0 && arrival->number < 1e9)))
+        return fault_set(fault, "\"arrival\" is no time in seconds");
+    if (tenant && to_integer(tenant, 0, UINT32_MAX, &number))
+        return fault_set(fault, "\"tenant\" is no number from 0");
     if (!prompt == !ids)
         return fault_set(fault, "a request has either \"prompt\" or \"ids\"");
     if (prompt && prompt->type != JSON_STRING)
         return fault_set(fault, "\"prompt\" is no string");
     if (ids && ids->type != JSON_ARRAY)
         return fault_set(fault, "\"ids\" is no array");
-    if (prompt)
-        return requests_add_text(requests, rules, prompt->text, prompt->length, (size_t)max_tokens, fault);
-    return add_json_ids(requests, rules, ids, (size_t)max_tokens, fault);
+    if (prompt ? requests_add_text(requests, rules, prompt->text, prompt->length, (size_t)max_tokens, fault)
+               : add_json_ids(requests, rules, ids, (size_t)max_tokens, fault))
+        return -1;
+    requests->list[requests->n - 1].arrival = arrival ? arrival->number : 0;
+    requests->list[requests->n - 1].tenant = (uint32_t)number;
+    return 0;
 }
 
-static int is_blank(const char *text, size_t length)
-{
-    while (length && (*text == ' ' || *text == '\t' || *text == '\r')) {
-        text++;
-        length--;
-    }
-    return length == 0;
-}
+struct target {
+    struct requests *requests;
+    const struct request_rules *rules;
+};
 
-static int parse_line(struct requests *requests, const struct request_rules *rules, const char *line, size_t length,
-                      struct fault *fault)
+static int parse_line(void *context, const char *line, size_t length, struct fault *fault)
 {
+    const struct target *target = context;
     struct json *object;
 
-    if (is_blank(line, length))
-        return 0;
     if (json_parse(line, length, &object, fault))
         return -1;
-    const int rc = add_object(requests, rules, object, fault);
+    const int rc = add_object(target->requests, target->rules, object, fault);
     json_free(object);
     return rc;
 }
@@ -162,65 +165,16 @@ static int parse_line(struct requests *requests, const struct request_rules *rul
 int requests_parse(struct requests *requests, const struct request_rules *rules, const char *text, size_t length,
                    struct fault *fault)
 {
-    const char *end = text + length;
-    struct fault reason;
+    struct target target = {requests, rules};
 
-    for (size_t number = 1; text < end; number++) {
-        const char *newline = memchr(text, '\n', (size_t)(end - text));
-        const char *stop = newline ? newline : end;
-
-        if (parse_line(requests, rules, text, (size_t)(stop - text), &reason))
-            return fault_set(fault, "line %zu: %s", number, reason.text);
-        text = newline ? newline + 1 : end;
-    }
-    return 0;
-}
-
-static char *read_file(const char *path, size_t *length, struct fault *fault)
-{
-    FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    size_t room = 0, n = 0;
-
-    if (!file) {
-        fault_write(fault, "%s: %s", path, strerror(errno));
-        return NULL;
-    }
-    for (;;) {
-        if (n == room) {
-            char *grown = realloc(text, room = room ? 2 * room : 1 << 16);
-
-            if (!grown)
-                break;
-            text = grown;
-        }
-        const size_t got = fread(text + n, 1, room - n, file);
-        n += got;
-        if (!got)
-            break;
-    }
-    const int whole = feof(file) && !ferror(file);
-    fclose(file);
-    if (whole) {
-        *length = n;
-        return text;
-    }
-    free(text);
-    fault_write(fault, "%s: cannot be read", path);
-    return NULL;
+    return text_lines(text, length, parse_line, &target, fault);
 }
 
 int requests_read(struct requests *requests, const struct request_rules *rules, const char *path, struct fault *fault)
 {
-    struct fault reason;
-    size_t length;
-    char *text = read_file(path, &length, fault);
+    struct target target = {requests, rules};
 
-    if (!text)
-        return -1;
-    const int rc = requests_parse(requests, rules, text, length, &reason);
-    free(text);
-    return rc ? fault_set(fault, "%s: %s", path, reason.text) : 0;
+    return text_read_lines(path, parse_line, &target, fault);
 }
 
 void requests_rewind(struct requests *requests)

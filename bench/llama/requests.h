@@ -11,7 +11,10 @@
 struct request {
     int32_t *ids; /* the prompt, then what is generated */
     size_t n_prompt, n_ids;
-    size_t max_tokens; /* to generate, >= 1 */
+    size_t max_tokens;            /* to generate, >= 1 */
+    uint32_t tenant;              /* requests of different ones share nothing */
+    double arrival;               /* in seconds since the start of the run */
+    double first_token, finished; /* likewise; set by the run */
 };
 
 struct requests {
@@ -31,8 +34,8 @@ int requests_add_text(struct requests *requests, const struct request_rules *rul
 int requests_add_ids(struct requests *requests, const struct request_rules *rules, const int32_t *ids, size_t n,
                      size_t max_tokens, struct fault *fault);
 
-/* A line each: {"prompt": text} or {"ids": [...]}, and "max_tokens" if it likes.  Empty lines are skipped.  The bytes
- * are not trusted. */
+/* A line each: {"prompt": text} or {"ids": [...]}, and "max_tokens", "arrival" (seconds) and "tenant" (a number) if it
+ * likes.  Empty lines are skipped.  The bytes are not trusted. */
 int requests_parse(struct requests *requests, const struct request_rules *rules, const char *text, size_t length,
                    struct fault *fault);
 int requests_read(struct requests *requests, const struct request_rules *rules, const char *path, struct fault *fault);

@@ -83,3 +83,44 @@ refuses 1 "bad.jsonl: line 1" --shape 260k --requests bad.jsonl
 echo '{"ids": [512]}' > bad.jsonl
 refuses 1 "not in the vocabulary" --shape 260k --requests bad.jsonl
 refuses 1 "cannot be written\|No such file" --shape 260k --prompt a --logits none/logits
+
+# Workloads and their report.
+"$chunkllama" --shape 260k --threads 1 --generate np=96,ns=64,nc=5,batch=3,requests=7,rate=1000 --policy prefix \
+    --json report.json > out 2> err || fail "$(cat err)"
+[ ! -s out ] || fail "a workload prints its tokens"
+for key in requests_per_s prefill_tokens_per_s decode_tokens_per_s ms_per_token_mean ms_per_token_p99 ttft_ms_mean \
+    ttft_ms_p99 peak_kv_bytes peak_batch hit_rate bytes_read bytes_read_unshared frac_attention frac_linear frac_tree; do
+    grep -q "\"$key\": [0-9]" report.json || fail "--json does not have $key: $(cat report.json)"
+done
+grep -q '"requests": 7,' report.json || fail "$(cat report.json)"
+"$chunkllama" --shape 260k --threads 1 --json - --prompt a > out 2> err || fail "$(cat err)"
+[ "$(wc -l < out)" -eq 1 ] || fail "--json - prints something else: $(cat out)"
+echo '{"timestamp": 0, "input_length": 2048, "output_length": 90, "hash_ids": [1, 2, 3, 4]}' > trace.jsonl
+echo '{"timestamp": 9, "input_length": 2048, "output_length": 90, "hash_ids": [1, 2, 3, 5]}' >> trace.jsonl
+"$chunkllama" --shape 260k --threads 1 --trace trace.jsonl --trace-scale 16 --json - > out 2> err || fail "$(cat err)"
+grep -q '"hit_rate": 0.[34]' out || fail "the trace's requests share nothing: $(cat out)"
+printf '%s' '{"prefix": "Q: one\nA: 1\n", "template": "{prefix}Q: {question}\nA:{", "questions": ["two", "three"]}' > tasks.json
+run --tasks tasks.json --prompt 'Q: one
+A: 1
+Q: two
+A:{' --n-predict 2 --ids > more 2> err || fail "$(cat err)"
+[ "$(wc -l < more)" -eq 3 ] || fail "$(cat more)"
+[ "$(sed -n 1p more)" = "$(sed -n 2p more)" ] || fail "a template is filled in wrongly: $(cat more)"
+printf '{"text": "a"}\n\n{"prefix": "b"}\n{"turns": ["c", "d"]}\n' > tasks.jsonl
+run --tasks tasks.jsonl --n-predict 2 --ids > more 2> err || fail "$(cat err)"
+[ "$(wc -l < more)" -eq 3 ] || fail "$(cat more)"
+run --tasks tasks.jsonl --limit 2 --n-predict 2 --ids > more 2> err || fail "$(cat err)"
+[ "$(wc -l < more)" -eq 2 ] || fail "--limit: $(cat more)"
+echo '{"name": "x"}' > bad.jsonl
+refuses 1 "bad.jsonl: line 1: a task has" --shape 260k --tasks bad.jsonl
+echo '{"template": "x"}' > bad.jsonl
+refuses 1 "comes with" --shape 260k --tasks bad.jsonl
+
+run --requests requests.jsonl --prompt first --n-predict 3 --exact-linear --ids --policy prefix --prefill-rows 5 \
+    --kv-tokens 300 --output-percent 1 > more 2> err || fail "$(cat err)"
+cmp ids more || fail "the policy changes the tokens"
+refuses 2 "no requests" --policy fcfs
+refuses 1 "f32 or bf16" --shape 260k --weights f16 --prompt a
+refuses 1 "fcfs or prefix" --shape 260k --policy best --prompt a
+refuses 1 "is none of" --shape 260k --generate np=5,x=1
+refuses 1 "trace.jsonl: line 1: a prompt of 2048" --shape 260k --context 512 --trace trace.jsonl

@@ -142,12 +142,13 @@ START_TEST(test_counts)
     ck_assert_uint_eq(shared.prompt_tokens, prompts);
     ck_assert_uint_eq(shared.output_tokens, N_REQUESTS * N_OUTPUTS);
     ck_assert_uint_eq(alone.prompt_hits, 0);
-    /* Whole chunks of the prompts before them; of a prompt found whole the last token is computed again. */
-    ck_assert_uint_eq(shared.prompt_hits, 64 + 96 + 128 + 63 + 64);
+    /* Whole chunks of the prompts before them at least; of a prompt found whole the last token is computed again. */
+    ck_assert_uint_ge(shared.prompt_hits, 64 + 96 + 128 + 63 + 64);
     ck_assert_uint_lt(shared.peak_bytes, alone.peak_bytes);
     ck_assert_uint_eq(alone.peak_bytes, alone.peak_unshared_bytes);
     ck_assert_uint_lt(shared.stats.read_bytes, alone.stats.read_bytes);
-    ck_assert_uint_eq(shared.n_steps, N_OUTPUTS);
+    /* Requests wait for the prompt of another that they go on from, which may wait itself. */
+    ck_assert_uint_le(shared.n_steps, N_OUTPUTS + 4);
     for (size_t i = 0; i < requests.n; i++)
         ck_assert_uint_eq(requests.list[i].n_ids, requests.list[i].n_prompt + N_OUTPUTS);
 }
@@ -170,8 +171,8 @@ START_TEST(test_equal_prompts)
     run(&options, true, &report);
     for (size_t i = 1; i < 8; i++)
         ck_assert_mem_eq(requests.list[i].ids, requests.list[0].ids, (96 + 40) * sizeof(int32_t));
-    /* At the end: 4 whole chunks for all, and a tail for each. */
-    ck_assert_uint_eq(report.stats.used_slots, 4 + 8);
+    /* At the end: 4 whole chunks for all, and a tail for each but the first, for whose prompt the others waited. */
+    ck_assert_uint_eq(report.stats.used_slots, 4 + 7);
 }
 END_TEST
 
@@ -227,13 +228,46 @@ START_TEST(test_small_pools)
     for (uint64_t slots = 6; slots < 20; slots += 3) {
         options.kv_tokens = slots * 32;
         options.prefill_rows = slots % 2 ? 33 : 0;
-        run(&options, true, &report);
-        ck_assert_mem_eq(hashes, first, sizeof first);
-        ck_assert_uint_le(report.stats.peak_used_slots, slots);
+        for (uint32_t percent = 1; percent <= 100; percent += 33) {
+            options.output_percent = percent;
+            options.policy = percent % 2 ? CATTN_FCFS : CATTN_PREFIX;
+            run(&options, true, &report);
+            ck_assert_mem_eq(hashes, first, sizeof first);
+            ck_assert_uint_le(report.stats.peak_used_slots, slots);
+        }
     }
     options.kv_tokens = 3 * 32;
     ck_assert_int_eq(try_run(&options, true, &report, &fault), -1);
-    ck_assert_ptr_nonnull(strstr(fault.text, "step"));
+    ck_assert_ptr_nonnull(strstr(fault.text, "never fit"));
+}
+END_TEST
+
+/* A pool for one and a half: requests are put back in the middle of their text, and come to the same text. */
+START_TEST(test_put_back)
+{
+    enum { N = 4, PROMPT = 40, NEW = 200 };
+    struct engine_options options = {.chunk_tokens = 32, .n_threads = 1, .stop = {-1, -1}};
+    static int32_t first[N][PROMPT + NEW];
+    struct engine_report report;
+
+    requests_release(&requests);
+    for (int32_t i = 0; i < N; i++) {
+        int32_t ids[PROMPT] = {i, i + 1, i / 2};
+
+        add_request(ids, PROMPT, NEW);
+    }
+    run(&options, true, &report);
+    for (size_t i = 0; i < N; i++)
+        memcpy(first[i], requests.list[i].ids, sizeof first[i]);
+    options.kv_tokens = 12 * 32;
+    options.output_percent = 1;
+    for (options.policy = CATTN_FCFS; options.policy <= CATTN_PREFIX; options.policy++) {
+        run(&options, true, &report);
+        ck_assert_uint_gt(report.sched.n_preempted, 0);
+        ck_assert_uint_le(report.sched.n_preempted, N);
+        for (size_t i = 0; i < N; i++)
+            ck_assert_mem_eq(requests.list[i].ids, first[i], sizeof first[i]);
+    }
 }
 END_TEST
 
@@ -264,6 +298,7 @@ int main(void)
     tcase_add_test(tcase, test_stops);
     tcase_add_test(tcase, test_context_end);
     tcase_add_test(tcase, test_small_pools);
+    tcase_add_test(tcase, test_put_back);
     tcase_add_test(tcase, test_errors);
     return suite_run(tcase);
 }

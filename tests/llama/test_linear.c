@@ -1,5 +1,6 @@
 /* Matrix products: right, and by plain loops the same bits whatever is computed together. */
 #include "llama/linear.h"
+#include "llama/packed.h"
 #include "support/random.h"
 #include "support/suite.h"
 
@@ -148,6 +149,64 @@ START_TEST(test_choice)
 }
 END_TEST
 
+/* Weights keep their addresses as long as they are packed. */
+static void compare_packed(struct packed *packed, struct rng *rng, float *w, size_t n_in, size_t n_out, double error)
+{
+    static const size_t rows[] = {1, 2, 7, 32, 33, 256, 257, 600};
+    float *x = random_numbers(rng, 600 * n_in);
+    float *y = malloc((600 * n_out + 1) * sizeof *y);
+
+    ck_assert_int_eq(packed_add(packed, w, n_in, n_out), 0);
+    ck_assert_int_eq(packed_add(packed, w, n_in, n_out), 0);
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        for (size_t i = 0; i <= 600 * n_out; i++)
+            y[i] = NAN;
+        ck_assert_int_eq(packed_apply(packed, rows[r], x, w, y), 0);
+        for (size_t i = 0; i < rows[r] * n_out; i++) {
+            double sum = 0, size = 0;
+
+            for (size_t j = 0; j < n_in; j++) {
+                sum += (double)x[i / n_out * n_in + j] * w[i % n_out * n_in + j];
+                size += fabs((double)x[i / n_out * n_in + j] * w[i % n_out * n_in + j]);
+            }
+            CHECK(fabs(y[i] - sum) <= error * size, "%zu rows, %zu in, %zu out: %g, not %g", rows[r], n_in, n_out, y[i],
+                  sum);
+        }
+        CHECK(isnan(y[rows[r] * n_out]), "written past the end");
+    }
+    free(x);
+    free(y);
+}
+
+START_TEST(test_packed)
+{
+    struct rng rng;
+
+    rng_init(&rng, 0x79);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct packed *packed = packed_create(bf16);
+
+        if (!packed || (bf16 && !packed_likes_bf16())) {
+            packed_destroy(packed);
+            return; /* a build without oneDNN, or a CPU for which it has no such products */
+        }
+        const float strange = 1;
+        float y;
+        ck_assert_int_eq(packed_apply(packed, 1, &strange, &strange, &y), -1);
+        float *w[70];
+        for (size_t i = 0; i < 70; i++) {
+            const size_t n_in = i ? 8 + i % 2 * 59 : 40, n_out = i ? 3 + i % 2 * 2 : 24;
+
+            w[i] = random_numbers(&rng, n_in * n_out);
+            compare_packed(packed, &rng, w[i], n_in, n_out, bf16 ? 0.008 : 1e-6);
+        }
+        for (size_t i = 0; i < 70; i++)
+            free(w[i]);
+        packed_destroy(packed);
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = suite_case("linear");
@@ -156,5 +215,6 @@ int main(void)
     tcase_add_test(tcase, test_fixed_order);
     tcase_add_test(tcase, test_wrong_products);
     tcase_add_test(tcase, test_choice);
+    tcase_add_test(tcase, test_packed);
     return suite_run(tcase);
 }

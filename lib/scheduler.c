@@ -1,0 +1,383 @@
+/* Continuous batching: what runs in the next step, and what becomes of it. */
+#include "scheduler.h"
+
+#include "memory.h"
+
+#include <string.h>
+
+#define DEFAULT_BATCH   256
+#define DEFAULT_PROMPTS 512 /* rows for prompts */
+#define DEFAULT_AGEING  4
+
+/* ---- create and destroy */
+
+static bool read_config(struct cattn_sched *sched, const struct cattn_sched_config *config)
+{
+    struct cattn_sched_config none = {.size = sizeof(none)};
+    config = config ? config : &none;
+    if (!cattn_struct_readable(config, sizeof(*config)) || config->policy > CATTN_PREFIX ||
+        config->output_percent > 100)
+        return false;
+    sched->policy = config->policy;
+    sched->max_batch = config->max_batch ? config->max_batch : DEFAULT_BATCH;
+    sched->max_rows = config->max_rows;
+    if (!config->max_rows)
+        sched->max_rows =
+            sched->max_batch < UINT32_MAX - DEFAULT_PROMPTS ? sched->max_batch + DEFAULT_PROMPTS : UINT32_MAX;
+    sched->ageing = config->ageing ? config->ageing : DEFAULT_AGEING;
+    sched->output_percent = config->output_percent ? config->output_percent : 100;
+    return sched->max_rows >= sched->max_batch;
+}
+
+int cattn_sched_create(cattn_cache *cache, const struct cattn_sched_config *config, cattn_sched **sched)
+{
+    if (!cache || !sched)
+        return CATTN_EINVAL;
+    struct cattn_sched *made = cattn_calloc(1, sizeof(*made));
+    if (!made)
+        return CATTN_ENOMEM;
+    made->cache = cache;
+    made->free = made->first = made->last = CATTN_NONE;
+    if (!read_config(made, config)) {
+        cattn_sched_destroy(made);
+        return CATTN_EINVAL;
+    }
+    made->running = cattn_calloc(made->max_batch, sizeof(*made->running));
+    made->items = cattn_calloc(made->max_batch, sizeof(*made->items));
+    made->turns = cattn_calloc(made->max_batch, sizeof(*made->turns));
+    made->item_wants = cattn_calloc(made->max_batch, sizeof(*made->item_wants));
+    made->path = cattn_calloc(cache->tree.n_slots, sizeof(*made->path));
+    if (!made->running || !made->items || !made->turns || !made->item_wants || !made->path) {
+        cattn_sched_destroy(made);
+        return CATTN_ENOMEM;
+    }
+    *sched = made;
+    return CATTN_OK;
+}
+
+static void close_sequence(struct cattn_sched *sched, struct cattn_want *want)
+{
+    (void)cattn_seq_close(sched->cache, want->seq);
+    want->seq = 0;
+    want->n_held = 0;
+}
+
+void cattn_sched_destroy(cattn_sched *sched)
+{
+    if (!sched)
+        return;
+    for (uint32_t i = 0; i < sched->n_running; i++)
+        close_sequence(sched, &sched->wants[sched->running[i]]);
+    for (uint32_t i = 0; i < sched->n_wants; i++) {
+        if (sched->wants[i].id)
+            cattn_sched_forget(sched, i);
+    }
+    cattn_free(sched->wants);
+    cattn_free(sched->running);
+    cattn_free(sched->items);
+    cattn_free(sched->turns);
+    cattn_free(sched->item_wants);
+    cattn_free(sched->path);
+    cattn_free(sched);
+}
+
+/* ---- requests come and go */
+
+static bool is_request(const struct cattn_request_config *config)
+{
+    if (!config || !cattn_struct_readable(config, sizeof(*config)) || (!config->ns && config->ns_len) ||
+        !config->tokens || !config->n_tokens || !config->max_new)
+        return false;
+    for (size_t i = 0; i < config->n_tokens; i++) {
+        if (config->tokens[i] < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Alone, in an empty pool. */
+static bool can_ever_fit(const struct cattn_sched *sched, const struct cattn_request_config *config)
+{
+    uint64_t most = (uint64_t)sched->cache->tree.n_slots * sched->cache->tree.chunk_tokens;
+    struct cattn_want want = {.n_tokens = config->n_tokens, .n_prompt = config->n_tokens, .max_new = config->max_new};
+    return config->n_tokens <= most && config->max_new <= most &&
+           cattn_want_slots(sched, &want) <= sched->cache->tree.n_slots;
+}
+
+int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config, cattn_request *request)
+{
+    uint32_t want;
+    if (!sched || !request || !is_request(config))
+        return CATTN_EINVAL;
+    if (!can_ever_fit(sched, config))
+        return CATTN_ETOOBIG;
+    if (cattn_sched_add(sched, config, &want))
+        return CATTN_ENOMEM;
+    sched->stats.n_submitted++;
+    *request = sched->wants[want].id;
+    return CATTN_OK;
+}
+
+static uint32_t index_of(const struct cattn_sched *sched, const struct cattn_want *want)
+{
+    return (uint32_t)(want - sched->wants);
+}
+
+static void leave_running(struct cattn_sched *sched, struct cattn_want *want)
+{
+    uint32_t i = 0;
+    while (sched->running[i] != index_of(sched, want))
+        i++;
+    sched->n_running--;
+    memmove(&sched->running[i], &sched->running[i + 1], (sched->n_running - i) * sizeof(*sched->running));
+    close_sequence(sched, want);
+}
+
+static void end_request(struct cattn_sched *sched, struct cattn_want *want)
+{
+    if (want->seq)
+        leave_running(sched, want);
+    else
+        cattn_sched_unlink(sched, index_of(sched, want));
+    cattn_sched_forget(sched, index_of(sched, want));
+}
+
+int cattn_sched_cancel(cattn_sched *sched, cattn_request request)
+{
+    struct cattn_want *want = cattn_sched_find(sched, request);
+    if (!want)
+        return CATTN_EINVAL;
+    end_request(sched, want);
+    sched->stats.n_cancelled++;
+    return CATTN_OK;
+}
+
+/* ---- who runs */
+
+static size_t rest_of(const struct cattn_want *want)
+{
+    return want->n_tokens - want->n_held;
+}
+
+/* Rows that are left for prompts when all that run have theirs. */
+static uint32_t spare_rows(const struct cattn_sched *sched)
+{
+    size_t room = sched->max_rows;
+    for (uint32_t i = 0; i < sched->n_running && room; i++) {
+        size_t rest = rest_of(&sched->wants[sched->running[i]]);
+        room -= rest < room ? rest : room;
+    }
+    return (uint32_t)room;
+}
+
+static int admit(struct cattn_sched *sched, uint32_t i)
+{
+    struct cattn_want *want = &sched->wants[i];
+    size_t n_cached;
+    int status = cattn_seq_open(sched->cache, want->ns.bytes, want->ns.length, want->tokens, want->n_tokens, &want->seq,
+                                &n_cached);
+    if (status)
+        return status;
+    want->n_held = n_cached;
+    if (!want->n_preempted)
+        want->n_cached = n_cached;
+    cattn_sched_unlink(sched, i);
+    cattn_sched_note_passed(sched, want);
+    sched->running[sched->n_running++] = i;
+    sched->stats.n_admitted++;
+    if (sched->stats.peak_running < sched->n_running)
+        sched->stats.peak_running = sched->n_running;
+    return CATTN_OK;
+}
+
+static int admit_all(struct cattn_sched *sched)
+{
+    while (sched->n_running < sched->max_batch && spare_rows(sched)) {
+        uint32_t i = cattn_sched_choose(sched);
+        int status = i == CATTN_NONE ? CATTN_OK : admit(sched, i);
+        if (status || i == CATTN_NONE)
+            return status;
+    }
+    return CATTN_OK;
+}
+
+/* The least important of those that run, and of these the last to arrive, waits again.  Not the only one. */
+static bool put_one_back(struct cattn_sched *sched)
+{
+    if (sched->n_running < 2)
+        return false;
+    struct cattn_want *last = &sched->wants[sched->running[0]];
+    for (uint32_t i = 1; i < sched->n_running; i++) {
+        struct cattn_want *want = &sched->wants[sched->running[i]];
+        if (want->priority != last->priority ? want->priority < last->priority : cattn_want_before(last, want))
+            last = want;
+    }
+    leave_running(sched, last);
+    last->n_preempted++;
+    last->revision = UINT64_MAX;
+    cattn_sched_link(sched, index_of(sched, last));
+    sched->stats.n_preempted++;
+    return true;
+}
+
+/* ---- a step */
+
+static void add_item(struct cattn_sched *sched, const struct cattn_want *want, size_t n)
+{
+    bool needs_token = n == rest_of(want);
+    sched->items[sched->n_items] =
+        (struct cattn_item){.seq = want->seq, .tokens = want->tokens + want->n_held, .n_tokens = (uint32_t)n};
+    sched->turns[sched->n_items] =
+        (struct cattn_turn){.request = want->id,
+                            .tag = want->tag,
+                            .needs_token = needs_token,
+                            .is_last = needs_token && want->n_tokens - want->n_prompt + 1 == want->max_new};
+    sched->item_wants[sched->n_items++] = index_of(sched, want);
+}
+
+/* Requests that generate have one token each; prompts share the rest of the rows, the first admitted first. */
+static void plan_items(struct cattn_sched *sched)
+{
+    size_t room = sched->max_rows;
+    sched->n_items = 0;
+    for (uint32_t i = 0; i < sched->n_running; i++)
+        room -= rest_of(&sched->wants[sched->running[i]]) == 1;
+    for (uint32_t i = 0; i < sched->n_running; i++) {
+        const struct cattn_want *want = &sched->wants[sched->running[i]];
+        size_t rest = rest_of(want), n = rest < room ? rest : room;
+        if (rest == 1)
+            n = 1;
+        else
+            room -= n;
+        if (n)
+            add_item(sched, want, n);
+    }
+}
+
+static int begin_step(struct cattn_sched *sched, cattn_step *step)
+{
+    int status;
+    do {
+        plan_items(sched);
+        status = cattn_step_begin(step, sched->items, sched->n_items);
+    } while ((status == CATTN_EFULL || status == CATTN_ETOOBIG) && put_one_back(sched));
+    return status;
+}
+
+int cattn_sched_next(cattn_sched *sched, cattn_step *step, struct cattn_batch *batch)
+{
+    if (!sched || !step || !batch || step->cache != sched->cache)
+        return CATTN_EINVAL;
+    if (sched->out || sched->cache->open_step)
+        return CATTN_ESTATE;
+    int status = admit_all(sched);
+    if (!status && !sched->n_running && sched->stats.n_waiting)
+        status = CATTN_EFULL; /* the first does not fit into what others have left */
+    if (!status && sched->n_running)
+        status = begin_step(sched, step);
+    if (status)
+        return status;
+    *batch = (struct cattn_batch){0};
+    if (!sched->n_running)
+        return CATTN_OK;
+    const struct cattn_item *last = &sched->items[sched->n_items - 1];
+    *batch = (struct cattn_batch){sched->n_items, sched->items, sched->turns, last->first_row + last->n_rows};
+    sched->out = true;
+    return CATTN_OK;
+}
+
+/* ---- after it */
+
+/* NULL: it was cancelled in the meantime. */
+static struct cattn_want *want_of(const struct cattn_sched *sched, size_t item)
+{
+    struct cattn_want *want = &sched->wants[sched->item_wants[item]];
+    return want->id == sched->turns[item].request ? want : NULL;
+}
+
+/* Whether the step was closed, in the way that the call is for. */
+static bool was_closed(const struct cattn_sched *sched, bool ended)
+{
+    for (size_t i = 0; i < sched->n_items; i++) {
+        const struct cattn_want *want = want_of(sched, i);
+        size_t length;
+        if (want && (cattn_seq_length(sched->cache, want->seq, &length) ||
+                     length != want->n_held + (ended ? sched->items[i].n_tokens : 0)))
+            return false;
+    }
+    return sched->out && !sched->cache->open_step;
+}
+
+static bool are_tokens(const struct cattn_sched *sched, const int32_t *tokens, const unsigned char *stops)
+{
+    for (size_t i = 0; i < sched->n_items; i++) {
+        if (sched->turns[i].needs_token && want_of(sched, i) && !(stops && stops[i]) && (!tokens || tokens[i] < 0))
+            return false;
+    }
+    return true;
+}
+
+static void commit_item(struct cattn_sched *sched, size_t i, const int32_t *tokens, bool stop)
+{
+    struct cattn_want *want = want_of(sched, i);
+    if (!want)
+        return;
+    want->n_held += sched->items[i].n_tokens;
+    if (stop || sched->turns[i].is_last) {
+        end_request(sched, want);
+        sched->stats.n_finished++;
+    } else if (sched->turns[i].needs_token) {
+        want->tokens[want->n_tokens++] = tokens[i];
+    }
+}
+
+int cattn_sched_commit(cattn_sched *sched, const int32_t *tokens, const unsigned char *stops)
+{
+    if (!sched)
+        return CATTN_EINVAL;
+    if (!was_closed(sched, true))
+        return CATTN_ESTATE;
+    if (!are_tokens(sched, tokens, stops))
+        return CATTN_EINVAL;
+    for (size_t i = 0; i < sched->n_items; i++)
+        commit_item(sched, i, tokens, stops && stops[i]);
+    sched->out = false;
+    return CATTN_OK;
+}
+
+int cattn_sched_revert(cattn_sched *sched)
+{
+    if (!sched)
+        return CATTN_EINVAL;
+    if (!was_closed(sched, false))
+        return CATTN_ESTATE;
+    sched->out = false;
+    return CATTN_OK;
+}
+
+/* ---- what can be observed */
+
+int cattn_sched_request_info(const cattn_sched *sched, cattn_request request, struct cattn_request_info *info)
+{
+    const struct cattn_want *want = cattn_sched_find(sched, request);
+    if (!want || !info || !cattn_struct_writable(info, sizeof(*info)))
+        return CATTN_EINVAL;
+    info->running = want->seq != 0;
+    info->n_preempted = want->n_preempted;
+    info->n_passed = want->n_passed;
+    info->n_tokens = want->n_tokens;
+    info->n_generated = want->n_tokens - want->n_prompt;
+    info->n_cached = want->n_cached;
+    return CATTN_OK;
+}
+
+int cattn_sched_stats(const cattn_sched *sched, struct cattn_sched_counts *stats)
+{
+    if (!sched || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
+        return CATTN_EINVAL;
+    size_t size = stats->size;
+    *stats = sched->stats;
+    stats->size = size;
+    stats->n_running = sched->n_running;
+    return CATTN_OK;
+}

@@ -14,4 +14,7 @@ bool failing_memory_hit(void);
 /* Allocations since the last set. */
 size_t failing_memory_count(void);
 
+/* Allocations that were not given back yet. */
+size_t failing_memory_live(void);
+
 #endif

@@ -327,7 +327,7 @@ CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns,
                                              size_t n);
 
 /* Writes all pinned prefixes of all namespaces to a file: their tokens, pins, and K and V of all layers, each chunk
- * once. model[0..model_len) names what made these K and V: the weights and their revision, the adapter, the rotary
+ * once.  model[0..model_len) names what made these K and V: the weights and their revision, the adapter, the rotary
  * settings and whatever else changes them (any bytes; which ones is the engine's choice; model_len 0 is a name too).
  * The file is written beside path, as path.tmpXXXXXX (six characters that the system picks), brought to the disk and
  * then renamed.  A call that fails removes it, and path is as it was; only where the system fails to bring that change
@@ -345,9 +345,9 @@ CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char
  * The bits of K and V are those saved, whatever kernel this cache has; layers, KV heads, head sizes, kv_dtype and model
  * must be equal.  chunk_tokens may differ: a prefix keeps its whole chunks, and tokens behind them are dropped, as is a
  * pin that has no whole chunk.  *n_tokens (if not NULL): tokens that the file's pins hold now, shared ones counted
- * once. All or nothing: the whole file is checked before anything changes.  Only a file that changes while it is read,
+ * once.  All or nothing: the whole file is checked before anything changes.  Only a file that changes while it is read,
  * or a disk that fails then, may cost unreferenced chunks (and still nothing is published).  A checksum is no
- * signature: what anyone else could write to is not to be loaded. CATTN_EINVAL, also: path is no regular file.
+ * signature: what anyone else could write to is not to be loaded.  CATTN_EINVAL, also: path is no regular file.
  * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool has not so many slots.  CATTN_EFULL: not so
  * many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.  CATTN_EIO, CATTN_ENOTSUP. */
 CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len,

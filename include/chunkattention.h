@@ -122,12 +122,12 @@ enum cattn_flags {
                             with the slot; the token ids that sequences keep are not overwritten */
     CATTN_CONCURRENT = 8  /* other threads may call while one runs a step.  All calls but those of layers
                              (cattn_step_write, cattn_step_attend, *_part) take a lock, one for each cache, for their own
-                             duration: short but for cattn_cache_selfcheck and _dump_dot, and a begin that copies.  Calls
-                             of layers take none and wait for no other call.  One step is open at a time, whoever asks;
-                             an object of a step, and a scheduler, belong to one thread at a time.  cattn_cache_destroy
-                             comes when no other thread uses the cache any more.  A process that forks while other
-                             threads use the cache must not use it in the child.  CATTN_ENOTSUP where the system has no
-                             POSIX threads */
+                             duration: short but for cattn_cache_selfcheck and _dump_dot, files of prefixes, and a begin
+                             that copies.  Calls  of layers take none and wait for no other call.  One step is open at a
+                             time, whoever asks;  an object of a step, and a scheduler, belong to one thread at a time.
+                             cattn_cache_destroy  comes when no other thread uses the cache any more.  A process that
+                             forks while other  threads use the cache must not use it in the child.  CATTN_ENOTSUP where
+                             the system has no  POSIX threads */
 };
 
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the

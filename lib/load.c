@@ -5,6 +5,7 @@
 
 #include "file.h"
 #include "hash.h"
+#include "lock.h"
 #include "memory.h"
 
 #include <string.h>
@@ -585,7 +586,8 @@ static int enter(struct loader *loader)
     return status;
 }
 
-int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len, uint64_t *n_tokens)
+static int load_pinned(struct cattn_cache *cache, const char *path, const void *model, size_t model_len,
+                       uint64_t *n_tokens)
 {
     if (!cache || !path || (!model && model_len))
         return CATTN_EINVAL;
@@ -611,4 +613,9 @@ int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, s
     cattn_free(loader.set.entries);
     cattn_free(loader.tokens);
     return status;
+}
+
+int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len, uint64_t *n_tokens)
+{
+    return CATTN_LOCKED(cache, load_pinned(cache, path, model, model_len, n_tokens));
 }

@@ -1,6 +1,7 @@
 #include "save.h"
 
 #include "file.h"
+#include "lock.h"
 #include "memory.h"
 
 #include <string.h>
@@ -152,7 +153,7 @@ static int save(struct saver *saver, const char *path, const void *model, size_t
     return status;
 }
 
-int cattn_prefix_save(const cattn_cache *cache, const char *path, const void *model, size_t model_len)
+static int save_pinned(const struct cattn_cache *cache, const char *path, const void *model, size_t model_len)
 {
     if (!cache || !path || (!model && model_len))
         return CATTN_EINVAL;
@@ -165,4 +166,9 @@ int cattn_prefix_save(const cattn_cache *cache, const char *path, const void *mo
     cattn_free(saver.spaces);
     cattn_free(saver.tokens);
     return status;
+}
+
+int cattn_prefix_save(const cattn_cache *cache, const char *path, const void *model, size_t model_len)
+{
+    return CATTN_LOCKED(cache, save_pinned(cache, path, model, model_len));
 }

@@ -39,7 +39,7 @@ struct cattn_sched {
     struct cattn_want *wants; /* all records */
     size_t wants_capacity;
     uint32_t n_wants, free;
-    uint32_t first, last; /* of those that wait, in the order of priority 0: arrival, then submit */
+    uint32_t first, last; /* of those that wait, by arrival, then by submit */
     uint32_t *running;    /* in the order of their admission; [max_batch] */
     uint32_t n_running;
     uint32_t *path; /* scratch of the policy, with room for the pool */

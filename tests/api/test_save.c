@@ -11,7 +11,7 @@
 enum { LENGTH = 4096, SPACE = 7, WRITTEN_IN = 64 };
 
 static int32_t tokens[LENGTH];
-static char path[] = "/tmp/cattn-prefixes-XXXXXX";
+static char path[] = "cattn-prefixes-XXXXXX";
 
 static const uint64_t space = SPACE;
 

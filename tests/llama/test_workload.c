@@ -102,7 +102,7 @@ END_TEST
 static int read_text(const char *text, uint64_t scale, uint64_t limit)
 {
     const struct trace_options options = {limit, scale, 2};
-    char path[] = "/tmp/trace_XXXXXX";
+    char path[] = "trace-XXXXXX";
     const int file = mkstemp(path);
 
     ck_assert_int_ge(file, 0);

@@ -13,16 +13,7 @@
 #include "harness.h"
 
 #ifdef HAVE_ONEDNN
-#  include <dnnl.h>
-
-/* Descriptors are structs in 2.x and handles since 3.0. */
-#  if DNNL_VERSION_MAJOR >= 3
-typedef const_dnnl_memory_desc_t any_desc;
-#    define DESC(d) (d)
-#  else
-typedef const dnnl_memory_desc_t *any_desc;
-#    define DESC(d) (&(d))
-#  endif
+#  include "onednn.h"
 
 enum { SHARED_SCORES, PRIVATE_SCORES, SOFTMAX, SHARED_SUM, PRIVATE_SUM, N_OPERATIONS };
 enum { SRC, WEIGHTS, DST, SCRATCH, N_ARGUMENTS };
@@ -78,15 +69,6 @@ static int make_free_desc(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl
     return dnnl_memory_desc_create_with_tag(desc, 2, dims, type, dnnl_format_tag_any) == dnnl_success ? 0 : -1;
 #  else
     return dnnl_memory_desc_init_by_tag(desc, 2, dims, type, dnnl_format_tag_any) == dnnl_success ? 0 : -1;
-#  endif
-}
-
-static void drop_desc(dnnl_memory_desc_t *desc)
-{
-#  if DNNL_VERSION_MAJOR >= 3
-    dnnl_memory_desc_destroy(*desc);
-#  else
-    (void)desc;
 #  endif
 }
 

@@ -9,19 +9,10 @@
 #include <string.h>
 
 #ifdef HAVE_ONEDNN
-#  include <dnnl.h>
+#  include "onednn.h"
 
 /* A primitive is made for a number of rows: more are multiplied in blocks, so that there are not too many of them. */
 #  define MOST_ROWS 256
-
-/* Descriptors are structs in 2.x and handles since 3.0. */
-#  if DNNL_VERSION_MAJOR >= 3
-typedef const_dnnl_memory_desc_t any_desc;
-#    define DESC(d) (d)
-#  else
-typedef const dnnl_memory_desc_t *any_desc;
-#    define DESC(d) (&(d))
-#  endif
 
 /* Products of one shape. */
 struct shape {
@@ -61,15 +52,6 @@ static int make_desc(dnnl_memory_desc_t *desc, size_t rows, size_t columns, dnnl
     return dnnl_memory_desc_create_with_tag(desc, 2, dims, type, tag) == dnnl_success ? 0 : -1;
 #  else
     return dnnl_memory_desc_init_by_tag(desc, 2, dims, type, tag) == dnnl_success ? 0 : -1;
-#  endif
-}
-
-static void drop_desc(dnnl_memory_desc_t *desc)
-{
-#  if DNNL_VERSION_MAJOR >= 3
-    dnnl_memory_desc_destroy(*desc);
-#  else
-    (void)desc;
 #  endif
 }
 

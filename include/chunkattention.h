@@ -418,7 +418,8 @@ CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *
  * chunks that no row of the batch sees are not read.  The weight of a token is exp(x) over the sum of exp(x) of all
  * tokens seen, plus exp(sinks[head]) once if sinks.  Positions are those of the sequence, so all of it is the same
  * whether a prefix is shared or not.  Sums are f32: scores hold from -1e30 to 1e30, and outputs over n tokens for
- * |v| < 2^120 / n; beyond that a sequence may get infinities and NaNs from finite numbers. */
+ * |v| < 2^120 / n; beyond that a sequence may get infinities and NaNs from finite numbers.  Numbers below 2^-126, whether
+ * given or worked out, may count as zero. */
 struct cattn_variant {
     size_t size;               /* sizeof(struct cattn_variant) */
     float scale;               /* finite and > 0; 0: 1/sqrt(head_dim) */

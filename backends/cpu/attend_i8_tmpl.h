@@ -45,10 +45,9 @@ static void load_i8_query(const struct cattn_layout *layout, const void *q, uint
 }
 
 /* R rows by V vectors of tokens. */
-SIMD_INLINE void score_i8_tile(struct group *g, const struct block *b, uint32_t token, const int fetch, const int R,
-                               const int V)
+SIMD_INLINE void score_i8_tile(struct group *g, const struct block *b, const struct tile *t, uint32_t token,
+                               const int fetch, const int R, const int V)
 {
-    const unsigned char *k = b->k + token / 16 * b->group;
     const struct i8_query *q[SIMD_I8_ROWS];
     sums s[SIMD_I8_ROWS][MOST_VECTORS * SIMD_PARTS];
     UNROLL (r, R) {
@@ -58,7 +57,7 @@ SIMD_INLINE void score_i8_tile(struct group *g, const struct block *b, uint32_t 
     }
     for (size_t four = 0; four < b->k_steps; four++)
         UNROLL (v, V) {
-            const unsigned char *p = k + v * b->group + four * 64;
+            const unsigned char *p = t->at + v * t->vector + four * 64;
             if (fetch)
                 __builtin_prefetch(p + b->ahead, 0, 2);
             UNROLL (part, SIMD_PARTS) {
@@ -89,19 +88,18 @@ static void quantise_weights(struct group *g, int r, const struct block *b)
 }
 
 /* R rows by V vectors of dimensions. */
-SIMD_INLINE void value_i8_tile(struct group *g, const struct block *b, uint32_t column, const int fetch, const int R,
-                               const int V)
+SIMD_INLINE void value_i8_tile(struct group *g, const struct block *b, const struct tile *t, uint32_t column,
+                               const int fetch, const int R, const int V)
 {
-    enum { TILE = 512 };
     sums s[SIMD_I8_ROWS][MOST_VECTORS * SIMD_PARTS];
     UNROLL (r, R)
         UNROLL (v, V * SIMD_PARTS)
             s[r][v] = sums_set(0);
     for (uint32_t first = b->begin; first < b->n_tokens; first += CATTN_GRANULE) {
-        const unsigned char *values = b->v + first / CATTN_GRANULE * b->tile_row + column * TILE;
+        const unsigned char *values = t->at + first / CATTN_GRANULE * t->granule;
         for (uint32_t token = first; token < first + CATTN_GRANULE; token += 4, values += 64)
             UNROLL (v, V) {
-                const unsigned char *p = values + v * TILE;
+                const unsigned char *p = values + v * t->vector;
                 if (fetch)
                     __builtin_prefetch(p + b->ahead, 0, 2);
                 UNROLL (part, SIMD_PARTS) {

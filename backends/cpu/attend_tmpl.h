@@ -47,6 +47,26 @@ struct block {
     uint32_t k_steps, v_columns; /* pairs (i8: fours) of d, sixteens of d */
 };
 
+/* Where the vectors of a tile lie: sixteen tokens of K, or sixteen dimensions of V. */
+struct tile {
+    const unsigned char *at;
+    size_t vector;  /* from one to the next */
+    size_t granule; /* V: to its next 32 tokens */
+};
+
+static struct tile key_tile(const struct block *b, uint32_t token)
+{
+    const struct tile tile = {b->k + token / 16 * b->group, b->group, 0};
+    return tile;
+}
+
+static struct tile column_tile(const struct block *b, uint32_t column, uint32_t dtype)
+{
+    const size_t vector = CATTN_GRANULE * 16 * cattn_dtype_size(dtype);
+    const struct tile tile = {b->v + column * vector, vector, b->tile_row};
+    return tile;
+}
+
 #include "attend_i8_tmpl.h"
 
 /* The first or second of two vectors that lie together: consecutive d (K) or tokens (V). */
@@ -70,11 +90,10 @@ SIMD_INLINE void fetch_pair(const unsigned char *p, uint32_t dtype)
 /* ---- scores ---------------------------------------------------------------------------------------- */
 
 /* R rows by V vectors of tokens. */
-SIMD_INLINE void score_tile(struct group *g, const struct block *b, uint32_t token, uint32_t dtype, const int fetch,
-                            const int R, const int V)
+SIMD_INLINE void score_tile(struct group *g, const struct block *b, const struct tile *t, uint32_t token,
+                            uint32_t dtype, const int fetch, const int R, const int V)
 {
     const size_t step = 32 * cattn_dtype_size(dtype);
-    const unsigned char *k = b->k + token / 16 * b->group;
     const float *q[SIMD_ROWS];
     vec even[SIMD_ROWS][MOST_VECTORS], odd[SIMD_ROWS][MOST_VECTORS];
     UNROLL (r, R) {
@@ -83,16 +102,19 @@ SIMD_INLINE void score_tile(struct group *g, const struct block *b, uint32_t tok
             even[r][v] = odd[r][v] = vec_set(0);
     }
     for (size_t pair = 0; pair < b->k_steps; pair++) {
-        UNROLL (v, V) {
-            const unsigned char *p = k + v * b->group + pair * step;
-            if (fetch)
-                fetch_pair(p + b->ahead, dtype);
-            const vec k_even = load_half(p, dtype, 0);
-            UNROLL (r, R)
-                even[r][v] = vec_fma(vec_set(q[r][2 * pair]), k_even, even[r][v]);
-            const vec k_odd = load_half(p, dtype, 1);
-            UNROLL (r, R)
-                odd[r][v] = vec_fma(vec_set(q[r][2 * pair + 1]), k_odd, odd[r][v]);
+        const unsigned char *p = t->at + pair * step;
+        UNROLL (half, 2) {
+            vec key[MOST_VECTORS];
+            UNROLL (v, V) {
+                if (fetch && !half)
+                    fetch_pair(p + v * t->vector + b->ahead, dtype);
+                key[v] = load_half(p + v * t->vector, dtype, half);
+            }
+            UNROLL (r, R) {
+                const vec x = vec_set(q[r][2 * pair + half]);
+                UNROLL (v, V)
+                    *(half ? &odd[r][v] : &even[r][v]) = vec_fma(x, key[v], half ? odd[r][v] : even[r][v]);
+            }
         }
     }
     UNROLL (r, R)
@@ -152,28 +174,37 @@ static void weigh_i8_row(struct group *g, int r, const struct block *b, float sc
 /* ---- values ---------------------------------------------------------------------------------------- */
 
 /* R rows by V vectors of dimensions. */
-SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t column, uint32_t dtype, const int fetch,
-                            const int R, const int V)
+SIMD_INLINE void value_tile(struct group *g, const struct block *b, const struct tile *t, uint32_t column,
+                            uint32_t dtype, const int fetch, const int R, const int V)
 {
-    const size_t step = 32 * cattn_dtype_size(dtype), tile = 16 * step;
+    const size_t step = 32 * cattn_dtype_size(dtype);
     vec o[SIMD_ROWS][MOST_VECTORS];
     UNROLL (r, R)
         UNROLL (v, V)
             o[r][v] = vec_load(g->state[r] + CATTN_STATE_O + 16 * (column + v));
     for (size_t first = b->begin; first < b->n_tokens; first += CATTN_GRANULE) {
-        const unsigned char *values = b->v + first / CATTN_GRANULE * b->tile_row + column * tile;
+        const unsigned char *values = t->at + first / CATTN_GRANULE * t->granule;
         const float *p = g->s[0] + first;
         for (int pair = 0; pair < CATTN_GRANULE / 2; pair++, p += 2, values += step) {
-            UNROLL (v, V) {
-                const unsigned char *from = values + v * tile;
-                if (fetch)
-                    fetch_pair(from + b->ahead, dtype);
-                UNROLL (half, 2) {
-                    const vec value = load_half(from, dtype, half);
-                    SIMD_FORGET(p);
-                    UNROLL (r, R)
-                        o[r][v] = vec_fma(vec_set(p[r * CATTN_BLOCK + half]), value, o[r][v]);
+            UNROLL (half, 2) {
+                vec value[MOST_VECTORS];
+                UNROLL (v, V) {
+                    const unsigned char *from = values + v * t->vector;
+                    if (fetch && !half)
+                        fetch_pair(from + b->ahead, dtype);
+                    value[v] = load_half(from, dtype, half);
+                    if (SIMD_FEW_REGISTERS) { /* else weights are kept, and sums are not */
+                        SIMD_FORGET(p);
+                        UNROLL (r, R)
+                            o[r][v] = vec_fma(vec_set(p[r * CATTN_BLOCK + half]), value[v], o[r][v]);
+                    }
                 }
+                if (!SIMD_FEW_REGISTERS)
+                    UNROLL (r, R) {
+                        const vec weight = vec_set(p[r * CATTN_BLOCK + half]);
+                        UNROLL (v, V)
+                            o[r][v] = vec_fma(weight, value[v], o[r][v]);
+                    }
             }
         }
     }
@@ -185,22 +216,22 @@ SIMD_INLINE void value_tile(struct group *g, const struct block *b, uint32_t col
 /* ---- blocks ---------------------------------------------------------------------------------------- */
 
 /* The tiles of a data type. */
-SIMD_INLINE void scores(struct group *g, const struct block *b, uint32_t token, uint32_t dtype, const int fetch,
-                        const int R, const int V)
+SIMD_INLINE void scores(struct group *g, const struct block *b, const struct tile *t, uint32_t token, uint32_t dtype,
+                        const int fetch, const int R, const int V)
 {
     if (dtype == CATTN_I8)
-        score_i8_tile(g, b, token, fetch, R, V);
+        score_i8_tile(g, b, t, token, fetch, R, V);
     else
-        score_tile(g, b, token, dtype, fetch, R, V);
+        score_tile(g, b, t, token, dtype, fetch, R, V);
 }
 
-SIMD_INLINE void values(struct group *g, const struct block *b, uint32_t column, uint32_t dtype, const int fetch,
-                        const int R, const int V)
+SIMD_INLINE void values(struct group *g, const struct block *b, const struct tile *t, uint32_t column, uint32_t dtype,
+                        const int fetch, const int R, const int V)
 {
     if (dtype == CATTN_I8)
-        value_i8_tile(g, b, column, fetch, R, V);
+        value_i8_tile(g, b, t, column, fetch, R, V);
     else
-        value_tile(g, b, column, dtype, fetch, R, V);
+        value_tile(g, b, t, column, dtype, fetch, R, V);
 }
 
 SIMD_INLINE void weigh_rows(struct group *g, const struct block *b, float scale, uint32_t dtype)
@@ -220,15 +251,23 @@ SIMD_INLINE void fold_alone(struct group *g, const struct block *b, float scale,
     const uint32_t tokens = b->n_tokens / 16;
     const int fetch = dtype == CATTN_I8 ? SIMD_I8_FETCH_ALONE : SIMD_FETCH_ALONE;
     uint32_t token = b->begin / 16, column = 0;
-    for (; token + V <= tokens; token += V)
-        scores(g, b, 16 * token, dtype, fetch, R, V);
-    for (; V > 2 && token < tokens; token += 2)
-        scores(g, b, 16 * token, dtype, fetch, R, 2);
+    for (uint32_t n; token < tokens; token += n) {
+        const struct tile t = key_tile(b, 16 * token);
+        n = token + V <= tokens ? V : 2;
+        if (n == V)
+            scores(g, b, &t, 16 * token, dtype, fetch, R, V);
+        else
+            scores(g, b, &t, 16 * token, dtype, fetch, R, 2);
+    }
     weigh_rows(g, b, scale, dtype);
-    for (; column + W <= b->v_columns; column += W)
-        values(g, b, column, dtype, fetch, R, W);
-    for (; column < b->v_columns; column++)
-        values(g, b, column, dtype, fetch, R, 1);
+    for (uint32_t n; column < b->v_columns; column += n) {
+        const struct tile t = column_tile(b, column, dtype);
+        n = column + W <= b->v_columns ? W : 1;
+        if (n == W)
+            values(g, b, &t, column, dtype, fetch, R, W);
+        else
+            values(g, b, &t, column, dtype, fetch, R, 1);
+    }
 }
 
 /* The tiles of several groups have the size that suits full ones. */
@@ -239,18 +278,20 @@ SIMD_INLINE void fold_alone(struct group *g, const struct block *b, float scale,
  * what lies a block on. */
 struct functions {
     void (*alone)(struct group *g, const struct block *b, float scale);
-    void (*scores[2])(struct group *g, const struct block *b, uint32_t token);
-    void (*values[2])(struct group *g, const struct block *b, uint32_t column);
-    void (*value)(struct group *g, const struct block *b, uint32_t column);
+    void (*scores[2])(struct group *g, const struct block *b, const struct tile *t, uint32_t token);
+    void (*values[2])(struct group *g, const struct block *b, const struct tile *t, uint32_t column);
+    void (*value)(struct group *g, const struct block *b, const struct tile *t, uint32_t column);
 };
 
 /* clang-format off */
 #define TILES(R, dtype, fetch)                                                                                   \
-    static void scores_##R##_##dtype##_##fetch(struct group *g, const struct block *b, uint32_t token) {         \
-        scores(g, b, token, dtype, fetch, R, TOKENS(dtype));                                                     \
+    static void scores_##R##_##dtype##_##fetch(struct group *g, const struct block *b, const struct tile *t,     \
+                                               uint32_t token) {                                                 \
+        scores(g, b, t, token, dtype, fetch, R, TOKENS(dtype));                                                  \
     }                                                                                                            \
-    static void values_##R##_##dtype##_##fetch(struct group *g, const struct block *b, uint32_t column) {        \
-        values(g, b, column, dtype, fetch, R, COLUMNS(dtype));                                                   \
+    static void values_##R##_##dtype##_##fetch(struct group *g, const struct block *b, const struct tile *t,     \
+                                               uint32_t column) {                                                \
+        values(g, b, t, column, dtype, fetch, R, COLUMNS(dtype));                                                \
     }
 #define FUNCTIONS(R, dtype)                                                                                      \
     TILES(R, dtype, 0)                                                                                           \
@@ -258,8 +299,9 @@ struct functions {
     static void alone_##R##_##dtype(struct group *g, const struct block *b, float scale) {                       \
         fold_alone(g, b, scale, dtype, R);                                                                       \
     }                                                                                                            \
-    static void value_##R##_##dtype(struct group *g, const struct block *b, uint32_t column) {                   \
-        values(g, b, column, dtype, 0, R, 1);                                                                    \
+    static void value_##R##_##dtype(struct group *g, const struct block *b, const struct tile *t,                \
+                                    uint32_t column) {                                                           \
+        values(g, b, t, column, dtype, 0, R, 1);                                                                 \
     }
 #define IN_TABLE(R, dtype)                                                                                       \
     {alone_##R##_##dtype, {scores_##R##_##dtype##_0, scores_##R##_##dtype##_1},                                  \
@@ -288,37 +330,82 @@ static const struct functions functions[][MOST_ROWS] = {
 };
 /* clang-format on */
 
+/* ---- tiles of half the size, made f32 once for several groups */
+
+enum { MOST_WIDE = 256 }; /* head_dim of such tiles: what they take must leave room in the first-level cache */
+
+struct wide {
+    _Alignas(64) float at[2 * 16 * MOST_WIDE];
+};
+
+static int widens(const struct cattn_layout *layout)
+{
+    return (layout->dtype == CATTN_F16 || layout->dtype == CATTN_BF16) && layout->k_pad <= MOST_WIDE;
+}
+
+static void widen_vector(float *to, const unsigned char *from, size_t n_pairs, uint32_t dtype)
+{
+    for (size_t i = 0; i < n_pairs; i++, from += 64, to += 32) {
+        vec_store(to, dtype == CATTN_F16 ? load_half(from, CATTN_F16, 0) : load_half(from, CATTN_BF16, 0));
+        vec_store(to + 16, dtype == CATTN_F16 ? load_half(from, CATTN_F16, 1) : load_half(from, CATTN_BF16, 1));
+    }
+}
+
+static void widen_keys(struct tile *t, struct wide *wide, uint32_t n_vectors, uint32_t k_steps, uint32_t dtype)
+{
+    for (uint32_t v = 0; v < n_vectors; v++)
+        widen_vector(wide->at + v * 32 * k_steps, t->at + v * t->vector, k_steps, dtype);
+    *t = (struct tile){(const unsigned char *)wide->at, k_steps * 32 * sizeof(float), 0};
+}
+
+static void widen_values(struct tile *t, struct wide *wide, uint32_t n_vectors, const struct block *b, uint32_t dtype)
+{
+    const size_t vector = CATTN_GRANULE * 16, granule = n_vectors * vector;
+    for (uint32_t i = b->begin / CATTN_GRANULE; i < b->n_tokens / CATTN_GRANULE; i++)
+        for (uint32_t v = 0; v < n_vectors; v++)
+            widen_vector(wide->at + i * granule + v * vector, t->at + i * t->granule + v * t->vector, CATTN_GRANULE / 2,
+                         dtype);
+    *t = (struct tile){(const unsigned char *)wide->at, vector * sizeof(float), granule * sizeof(float)};
+}
+
 /* Several groups: each tile of the block for all of them while it is in the first-level cache.  What comes next is
  * fetched by all of them, or, if they are few, by the first, line by line: their steps would be too large. */
 static void fold_together(const struct cattn_rows *all, struct group *g, uint32_t n, const struct block *b)
 {
     const uint32_t dtype = all->layout->dtype, tokens = b->n_tokens / 16, columns = b->v_columns;
     const uint32_t token_step = TOKENS(dtype), column_step = COLUMNS(dtype);
-    const struct functions *of = functions[dtype]; /* [rows - 1] */
-    const int few = n <= FEW_GROUPS, spread = b->ahead && !few;
+    const int few = n <= FEW_GROUPS, spread = b->ahead && !few, widen = !few && widens(all->layout);
+    const struct functions *of = functions[widen ? CATTN_F32 : dtype]; /* [rows - 1] */
     const unsigned char *k_ahead = spread ? b->k + b->ahead : NULL, *v_ahead = spread ? b->v + b->ahead : NULL;
     struct fetch k =
         fetch_of(k_ahead, tokens * b->group, b->turn, b->n_turns, (tokens - b->begin / 16) / token_step * n);
     struct fetch v =
         fetch_of(v_ahead, tokens / 2 * b->tile_row, b->turn, b->n_turns, (columns + column_step - 1) / column_step * n);
-    uint32_t column = 0;
-    for (uint32_t token = b->begin / 16; token < tokens; token += token_step)
+    struct wide wide;
+    for (uint32_t token = b->begin / 16; token < tokens; token += token_step) {
+        struct tile t = key_tile(b, 16 * token);
+        if (widen)
+            widen_keys(&t, &wide, token_step, b->k_steps, dtype);
         for (uint32_t i = 0; i < n; i++) {
             fetch_step(&k);
-            of[g[i].n - 1].scores[few && i == 0](&g[i], b, 16 * token);
+            of[g[i].n - 1].scores[few && i == 0](&g[i], b, &t, 16 * token);
         }
+    }
     for (uint32_t i = 0; i < n; i++)
         weigh_rows(&g[i], b, all->scoring.scale, dtype);
-    for (; column + column_step <= columns; column += column_step)
+    for (uint32_t column = 0, n_columns; column < columns; column += n_columns) {
+        struct tile t = column_tile(b, column, dtype);
+        n_columns = column + column_step <= columns ? column_step : 1;
+        if (widen)
+            widen_values(&t, &wide, n_columns, b, dtype);
         for (uint32_t i = 0; i < n; i++) {
             fetch_step(&v);
-            of[g[i].n - 1].values[few && i == 0](&g[i], b, column);
+            if (n_columns == column_step)
+                of[g[i].n - 1].values[few && i == 0](&g[i], b, &t, column);
+            else
+                of[g[i].n - 1].value(&g[i], b, &t, column);
         }
-    for (; column < columns; column++)
-        for (uint32_t i = 0; i < n; i++) {
-            fetch_step(&v);
-            of[g[i].n - 1].value(&g[i], b, column);
-        }
+    }
 }
 
 /* Takes rows that see some of the block into a group; returns where it stopped. */

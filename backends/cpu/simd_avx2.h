@@ -21,6 +21,7 @@
 /* Whether a group that is alone with a block asks for what comes next.  On Zen 3 the processor does as well by itself
  * from memory, and better from the last-level cache; but with i8 there is more to do for a line that is there, and asking
  * makes it 1.3 times as fast. */
+enum { SIMD_FEW_REGISTERS = 1 };
 enum { SIMD_FETCH_ALONE = 0, SIMD_I8_FETCH_ALONE = 1 };
 
 /* Makes the compiler load what p points to once more, where it would keep it and run out of registers. */

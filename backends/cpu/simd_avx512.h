@@ -20,6 +20,7 @@
 
 /* Whether a group that is alone with a block asks for what comes next.  On Golden Cove that reads memory 1.3 times as
  * fast. */
+enum { SIMD_FEW_REGISTERS = 0 };
 enum { SIMD_FETCH_ALONE = 1, SIMD_I8_FETCH_ALONE = 1 };
 
 #define SIMD_FORGET(p) ((void)0) /* see simd_avx2.h: here there are registers enough */

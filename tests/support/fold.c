@@ -1,4 +1,5 @@
 #include "fold.h"
+#include "arithmetic.h"
 #include "dtype.h"
 
 #include <math.h>
@@ -484,11 +485,13 @@ const char *fold_run(const struct fold_data *f, const struct cattn_kernel *kerne
     struct table t;
     const char *wrong = NULL;
     table_open(&t, f, kernel, plan);
+    const uint64_t saved = cattn_enter_arithmetic();
     if (kernel->enter)
         kernel->enter(t.rows.scratch);
     fold_all(f, kernel, &t, plan->rng);
     if (kernel->leave)
         kernel->leave(t.rows.scratch);
+    cattn_leave_arithmetic(saved);
     const size_t stride = t.rows.state_stride, bytes = stride * sizeof(float);
     for (uint32_t i = 0; i < t.n; i++) {
         const float *state = t.states + i * stride;

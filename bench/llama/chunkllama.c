@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "fault.h"
 #include "gguf.h"
+#include "harness.h"
 #include "linear.h"
 #include "model.h"
 #include "report.h"
@@ -215,6 +216,7 @@ struct run {
     struct requests requests;
     struct engine_options options;
     float *logits; /* of --logits */
+    double shown;  /* when the progress line was last written */
     struct fault *fault;
 };
 
@@ -301,6 +303,20 @@ static void keep_logits(void *context, size_t request, size_t n_output, const fl
         memcpy(run->logits + request * n, logits, n * sizeof *logits);
 }
 
+/* On a terminal, not more often than it can be read. */
+static void show_progress(void *context, const struct engine_progress *p)
+{
+    const double now = bench_now();
+    struct run *run = context;
+
+    if (now - run->shown < 0.2)
+        return;
+    run->shown = now;
+    bench_progress("%.1f s: %zu of %zu requests done, %zu running, %zu waiting; %.1f tokens/s", p->seconds, p->n_ended,
+                   p->n_requests, p->n_running, p->n_waiting,
+                   p->seconds > 0 ? (double)p->output_tokens / p->seconds : 0.0);
+}
+
 static int choose_options(struct run *run)
 {
     const struct settings *settings = run->settings;
@@ -322,6 +338,7 @@ static int choose_options(struct run *run)
         .kv_tokens = settings->kv_tokens,
         .no_sharing = settings->no_sharing,
         .stop = {stops ? tokenizer_bos(run->tokenizer) : -1, stops ? tokenizer_eos(run->tokenizer) : -1},
+        .progress = show_progress,
         .context = run,
     };
     if (settings->logits) {
@@ -422,8 +439,9 @@ static int decode(struct run *run)
     const bool quiet = (settings->json && strcmp(settings->json, "-") == 0) || settings->generate || settings->trace;
     struct engine_report report;
 
-    if (engine_run(&run->model, &run->linear, &run->options, &run->requests, &report, run->fault) ||
-        (run->logits && write_logits(run)) || (!quiet && print_outputs(run)) ||
+    const int status = engine_run(&run->model, &run->linear, &run->options, &run->requests, &report, run->fault);
+    bench_progress_end();
+    if (status || (run->logits && write_logits(run)) || (!quiet && print_outputs(run)) ||
         (settings->json && write_json(run, &report)))
         return -1;
     if (settings->stats)

@@ -1,5 +1,6 @@
 #include "demo.h"
 
+#include "harness.h"
 #include "report.h"
 
 #include <stdio.h>
@@ -134,7 +135,9 @@ int demo_run(const struct model *model, const struct linear *linear, const struc
            requests->list[0].max_tokens);
     fflush(stdout);
     choice.no_sharing = false;
-    if (engine_run(model, linear, &choice, requests, &shared, fault))
+    const int status = engine_run(model, linear, &choice, requests, &shared, fault);
+    bench_progress_end();
+    if (status)
         return -1;
     int32_t *ids = copy_ids(requests, &n_ids);
     if (!ids)
@@ -142,6 +145,7 @@ int demo_run(const struct model *model, const struct linear *linear, const struc
     requests_rewind(requests);
     choice.no_sharing = true;
     const int rc = engine_run(model, linear, &choice, requests, &alone, fault);
+    bench_progress_end();
     if (!rc) {
         report_setup(stdout, &shared, linear);
         putchar('\n');

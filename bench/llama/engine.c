@@ -398,6 +398,25 @@ static int end_step(struct engine *e)
     return check(e, status, "a step cannot end");
 }
 
+static int tell_progress(struct engine *e)
+{
+    struct cattn_sched_counts counts = {.size = sizeof counts};
+    struct engine_progress progress = {.n_requests = e->requests->n,
+                                       .prompt_tokens = e->report->prompt_tokens,
+                                       .output_tokens = e->report->output_tokens,
+                                       .seconds = now(e)};
+
+    if (!e->options->progress)
+        return 0;
+    if (check(e, cattn_sched_stats(e->sched, &counts), "stats"))
+        return -1;
+    progress.n_ended = (size_t)counts.n_finished;
+    progress.n_running = (size_t)counts.n_running;
+    progress.n_waiting = (size_t)counts.n_waiting;
+    e->options->progress(e->options->context, &progress);
+    return 0;
+}
+
 static int run_step(struct engine *e)
 {
     const double start = seconds();
@@ -413,7 +432,7 @@ static int run_step(struct engine *e)
         return -1;
     *(e->prefills ? &e->report->prefill_seconds : &e->report->decode_seconds) += seconds() - start;
     e->report->n_steps++;
-    return 0;
+    return tell_progress(e);
 }
 
 int engine_run(const struct model *model, const struct linear *linear, const struct engine_options *options,

@@ -16,6 +16,14 @@
 /* Called with the logits that follow n_output generated tokens of a request. */
 typedef void engine_observer(void *context, size_t request, size_t n_output, const float *logits);
 
+/* Called after each step. */
+struct engine_progress {
+    size_t n_requests, n_ended, n_running, n_waiting; /* those that have not arrived are in none of the last three */
+    uint64_t prompt_tokens, output_tokens;            /* of those that have arrived; generated so far */
+    double seconds;                                   /* since the start */
+};
+typedef void engine_progress_observer(void *context, const struct engine_progress *progress);
+
 struct engine_options {
     const char *kernel; /* NULL: the library's choice */
     uint32_t chunk_tokens, kv_dtype, n_threads;
@@ -26,6 +34,7 @@ struct engine_options {
     uint32_t policy, ageing, output_percent; /* of the scheduler */
     int32_t stop[2];                         /* tokens that end a request; -1: none */
     engine_observer *observer;
+    engine_progress_observer *progress;
     void *context;
 };
 

@@ -26,7 +26,7 @@
 
 struct settings {
     const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *tasks, *policy, *json,
-        *weights;
+        *weights, *load_prefix, *save_prefix;
     const char **prompts;
     size_t n_prompts;
     uint64_t n_predict, repeat, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
@@ -71,6 +71,8 @@ static const struct option {
     {"--ignore-eos", FLAG, offsetof(struct settings, ignore_eos), 0, 0},
     {"--exact-linear", FLAG, offsetof(struct settings, exact_linear), 0, 0},
     {"--weights", TEXT, offsetof(struct settings, weights), 0, 0},
+    {"--load-prefix", TEXT, offsetof(struct settings, load_prefix), 0, 0},
+    {"--save-prefix", TEXT, offsetof(struct settings, save_prefix), 0, 0},
     {"--shape", TEXT, offsetof(struct settings, shape), 0, 0},
     {"--seed", NUMBER, offsetof(struct settings, seed), 0, UINT64_MAX},
     {"--logits", TEXT, offsetof(struct settings, logits), 0, 0},
@@ -119,6 +121,8 @@ static const char usage_options[] =
     "  --threads N        threads (as many as CPUs)\n"
     "  --exact-linear     linear layers whose rows do not depend on the batch, bit for bit\n"
     "  --weights TYPE     of the linear layers: f32, or bf16, packed by oneDNN (f32)\n"
+    "  --save-prefix FILE write K and V of the whole chunks of all prompts, for another run of this model\n"
+    "  --load-prefix FILE read them before the first request; kernel and chunk size may be others\n"
     "  --ids              print a JSON object a request: {\"prompt_ids\": [...], \"output_ids\": [...]}\n"
     "  --logits FILE      write the logits after each prompt, f32, in the order of the requests\n"
     "  --stats            print statistics to standard error\n"
@@ -190,6 +194,8 @@ static int parse_arguments(struct settings *settings, int argc, char **argv, str
         return fault_set(fault, "no requests: give --prompt, --requests, --generate, --trace, --tasks or --demo");
     if (settings->demo && (others || settings->repeat > 1))
         return fault_set(fault, "--demo has its own requests");
+    if ((settings->load_prefix || settings->save_prefix) && (settings->demo || settings->no_sharing))
+        return fault_set(fault, "--load-prefix and --save-prefix are not for --demo and --no-sharing");
     if (settings->model && settings->shape)
         return fault_set(fault, "--shape is for random models, --model is a file");
     return 0;
@@ -215,8 +221,9 @@ struct run {
     struct linear linear;
     struct requests requests;
     struct engine_options options;
-    float *logits; /* of --logits */
-    double shown;  /* when the progress line was last written */
+    float *logits;        /* of --logits */
+    double shown;         /* when the progress line was last written */
+    char model_name[128]; /* names what makes K and V, for files of prefixes */
     struct fault *fault;
 };
 
@@ -317,6 +324,21 @@ static void show_progress(void *context, const struct engine_progress *p)
                    p->seconds > 0 ? (double)p->output_tokens / p->seconds : 0.0);
 }
 
+/* All that K and V depend on, but for the kernel, whose errors are those of rounding, and their type, which the library
+ * compares itself. */
+static void name_model(struct run *run)
+{
+    const struct settings *settings = run->settings;
+    const char *shape = settings->shape ? settings->shape : DEFAULT_SHAPE;
+
+    if (run->gguf)
+        snprintf(run->model_name, sizeof run->model_name, "a file with hash %016llx, linear layers by %s",
+                 (unsigned long long)gguf_hash(run->gguf), run->linear.name);
+    else
+        snprintf(run->model_name, sizeof run->model_name, "random of shape %s, seed %llu, linear layers by %s", shape,
+                 (unsigned long long)settings->seed, run->linear.name);
+}
+
 static int choose_options(struct run *run)
 {
     const struct settings *settings = run->settings;
@@ -337,6 +359,9 @@ static int choose_options(struct run *run)
         .output_percent = (uint32_t)settings->output_percent,
         .kv_tokens = settings->kv_tokens,
         .no_sharing = settings->no_sharing,
+        .load_prefix = settings->load_prefix,
+        .save_prefix = settings->save_prefix,
+        .model = run->model_name,
         .stop = {stops ? tokenizer_bos(run->tokenizer) : -1, stops ? tokenizer_eos(run->tokenizer) : -1},
         .progress = show_progress,
         .context = run,
@@ -479,6 +504,8 @@ static int run_all(struct run *run)
     if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || choose_options(run) ||
         pack_weights(run))
         return -1;
+    if (settings->load_prefix || settings->save_prefix)
+        name_model(run);
     if (!settings->demo)
         return decode(run);
     return demo_run(&run->model, &run->linear, &run->options, &run->requests, run->gguf ? run->tokenizer : NULL,

@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include "clock.h"
+#include "prefixes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -94,6 +95,8 @@ static int create_cache(struct engine *e)
 
     for (size_t i = 0; !e->options->kv_tokens && i < e->requests->n; i++)
         config.max_tokens += slots_needed(e, &e->requests->list[i]) * e->chunk_tokens;
+    if (e->options->load_prefix && !e->options->kv_tokens)
+        config.max_tokens += prefixes_room(e->options->load_prefix, &config);
     if (check(e, cattn_cache_create(&config, &e->cache), "the cache cannot be made"))
         return -1;
     e->report->info.size = sizeof e->report->info;
@@ -103,6 +106,20 @@ static int create_cache(struct engine *e)
                    check(e, cattn_step_create(e->cache, &e->step), "step")
                ? -1
                : 0;
+}
+
+static int load_prefixes(struct engine *e)
+{
+    if (!e->options->load_prefix)
+        return 0;
+    return prefixes_load(e->cache, e->options->load_prefix, e->options->model, &e->report->loaded_tokens, e->fault);
+}
+
+static int save_prefixes(const struct engine *e)
+{
+    if (!e->options->save_prefix)
+        return 0;
+    return prefixes_save(e->cache, e->options->save_prefix, e->options->model, e->requests, e->fault);
 }
 
 static int create_scheduler(struct engine *e)
@@ -158,7 +175,7 @@ static int set_up(struct engine *e)
     if (!e->flights || !e->order || !e->logit_rows || !e->logits || !e->sampled || !e->stops)
         return fault_set(e->fault, "out of memory");
     sort_arrivals(e);
-    return reserve_ids(e) || create_cache(e) || create_scheduler(e) ? -1 : 0;
+    return reserve_ids(e) || create_cache(e) || load_prefixes(e) || create_scheduler(e) ? -1 : 0;
 }
 
 static void tear_down(struct engine *e)
@@ -459,6 +476,7 @@ int engine_run(const struct model *model, const struct linear *linear, const str
     if (!rc)
         rc = check(&e, cattn_sched_stats(e.sched, &report->sched), "stats");
     report->seconds = now(&e);
+    rc = rc ? rc : save_prefixes(&e);
     report->attention_seconds = e.forward.attention_seconds;
     report->linear_seconds = e.forward.linear_seconds;
     tear_down(&e);

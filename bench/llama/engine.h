@@ -32,7 +32,10 @@ struct engine_options {
     uint64_t kv_tokens;                      /* size of the pool; 0: room for all requests */
     bool no_sharing;                         /* a namespace for each request */
     uint32_t policy, ageing, output_percent; /* of the scheduler */
-    int32_t stop[2];                         /* tokens that end a request; -1: none */
+    /* Files of prefixes, to be loaded before the first request, to be written after the last; NULL: none.  model names
+     * what makes their K and V. */
+    const char *load_prefix, *save_prefix, *model;
+    int32_t stop[2]; /* tokens that end a request; -1: none */
     engine_observer *observer;
     engine_progress_observer *progress;
     void *context;
@@ -49,6 +52,7 @@ struct engine_report {
     double decode_seconds;  /* of the others */
     uint64_t prompt_tokens;
     uint64_t prompt_hits;   /* of them found in the cache */
+    uint64_t loaded_tokens; /* of the prefixes that were loaded */
     uint64_t decode_tokens; /* generated in decode_seconds */
     uint64_t output_tokens;
     uint64_t n_steps;

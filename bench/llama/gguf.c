@@ -444,6 +444,23 @@ int gguf_open(const char *path, struct gguf **result, struct fault *fault)
     return 0;
 }
 
+/* FNV-1a, but of whole words: files are large. */
+uint64_t gguf_hash(const struct gguf *gguf)
+{
+    const unsigned char *bytes = gguf->map;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ gguf->map_size;
+
+    for (size_t at = 0; at < gguf->map_size; at += sizeof(uint64_t)) {
+        const size_t rest = gguf->map_size - at;
+        uint64_t word = 0;
+
+        memcpy(&word, bytes + at, rest < sizeof word ? rest : sizeof word);
+        hash = (hash ^ word) * UINT64_C(0x100000001b3);
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
 void gguf_close(struct gguf *gguf)
 {
     if (!gguf)

@@ -59,6 +59,9 @@ int gguf_parse(const void *data, size_t size, struct gguf **gguf, struct fault *
 /* Maps a file and reads it. */
 int gguf_open(const char *path, struct gguf **gguf, struct fault *fault);
 
+/* A number for all bytes of a file that was opened, to tell it from others; no protection from who wants them equal. */
+uint64_t gguf_hash(const struct gguf *gguf);
+
 /* NULL is allowed. */
 void gguf_close(struct gguf *gguf);
 

@@ -101,6 +101,8 @@ void report_stats(FILE *file, const struct engine_report *r, const struct reques
     fprintf(file, "\nsteps:            %" PRIu64 "\n", r->n_steps);
     fprintf(file, "prompt tokens:    %" PRIu64 ", %" PRIu64 " found in the cache (%.1f%%), %.1f tokens/s\n",
             r->prompt_tokens, r->prompt_hits, 100 * report_hit_rate(r), report_prefill_rate(r));
+    if (r->loaded_tokens)
+        fprintf(file, "loaded tokens:    %" PRIu64 "\n", r->loaded_tokens);
     fprintf(file, "output tokens:    %" PRIu64 ", %.1f tokens/s in steps without prompts\n", r->output_tokens,
             report_decode_rate(r));
     fprintf(file, "all tokens:       %" PRIu64 " hits, %" PRIu64 " misses\n", s->hits, s->misses);

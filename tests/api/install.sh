@@ -5,6 +5,9 @@
 
 install_below "$tmp/root"
 [ -f "$includedir/chunkattention.h" ] || fail "no header"
+for section in 3 7; do
+    [ -n "$(find "$tmp/root" -path "*/man$section/chunkattention.$section*")" ] || fail "no manual page in section $section"
+done
 version=$(sed -n 's/^Version: //p' "$libdir/pkgconfig/chunkattention.pc")
 consumer=$src/tests/api/consumer.c
 

@@ -6,7 +6,7 @@
 set -eu
 src=${CATTN_SRCDIR:?} make=${MAKE:-make}
 seconds=${FUZZ_SECONDS:-60} seed=${FUZZ_SEED:-1} runs=${FUZZ_RUNS:-}
-targets=${FUZZ_TARGETS:-ops gguf json}
+targets=${FUZZ_TARGETS:-ops gguf json saved}
 clang=${FUZZ_CLANG:-clang}
 
 links() {

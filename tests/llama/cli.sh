@@ -23,7 +23,7 @@ refuses() {
 
 "$chunkllama" --help > help || fail "--help"
 for word in --model --prompt --requests --n-predict --ids --stats --no-sharing --chunk --kernel --kv-dtype --threads \
-    --prefill-rows --max-batch --repeat --ignore-eos --exact-linear --shape --seed --demo; do
+    --save-prefix --load-prefix --prefill-rows --max-batch --repeat --ignore-eos --exact-linear --shape --seed --demo; do
     grep -q -e "$word " help || fail "--help does not name $word"
 done
 "$chunkllama" --list-kernels | grep -qx generic || fail "--list-kernels"

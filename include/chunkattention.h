@@ -56,15 +56,16 @@ extern "C" {
 typedef struct cattn_cache cattn_cache;
 typedef struct cattn_step cattn_step;
 
-/* Names a sequence of one cache.  Never 0.  A handle is not used again after its sequence was closed: later
- * use is found and gives CATTN_EINVAL. */
+/* Names a sequence of one cache.  Never 0.  A handle is not used again after its sequence was closed: later use is
+ * found and gives CATTN_EINVAL.  So does, but for one in 2^40, a number that this cache has not given: one that was
+ * made up, or a handle of another cache, even one that has been destroyed. */
 typedef uint64_t cattn_seq;
 
 /* ---- status ---------------------------------------------------------------------------------------- */
 
 enum cattn_status {
     CATTN_OK = 0,
-    CATTN_EINVAL = -1,    /* an argument is wrong, or a handle is stale */
+    CATTN_EINVAL = -1,    /* an argument is wrong, or a handle is stale or of another cache */
     CATTN_ENOMEM = -2,    /* host memory could not be had */
     CATTN_EFULL = -3,     /* the pool has too few free and evictable slots now; close sequences and retry */
     CATTN_ETOOBIG = -4,   /* the items can never fit in this pool */
@@ -272,12 +273,12 @@ CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
  * cattn_step_begin.
  * Takes no slot and cannot fail for space.  The tokens are copied.  Allowed while a step is open: what the
  * step computes is not visible yet.  (Paper section 3.1.)
- * CATTN_EINVAL, CATTN_ENOMEM. */
+ * CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 sequences are open. */
 CATTN_API CATTN_CHECK int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
                                          size_t n, cattn_seq *seq, size_t *n_cached);
 
-/* A new sequence with the same tokens; it shares all storage, takes no slot.  CATTN_EBUSY: seq is in the open
- * step. */
+/* A new sequence with the same tokens; it shares all storage, takes no slot.  CATTN_EINVAL.  CATTN_EBUSY: seq is in the
+ * open step.  CATTN_ENOMEM, as for open. */
 CATTN_API CATTN_CHECK int cattn_seq_fork(cattn_cache *cache, cattn_seq seq, cattn_seq *forked);
 
 /* Keeps the first n tokens.  CATTN_EINVAL: n is more than its length.  CATTN_EBUSY: it is in the open step. */
@@ -512,7 +513,8 @@ CATTN_API int cattn_step_abort(cattn_step *step);
  * they take are not there for requests. */
 typedef struct cattn_sched cattn_sched;
 
-/* Names a request of one scheduler.  Never 0, and not used again when the request has ended. */
+/* Names a request of one scheduler.  Never 0, and not used again when the request has ended.  Numbers that the
+ * scheduler has not given are found as those of sequences are. */
 typedef uint64_t cattn_request;
 
 enum cattn_policy {
@@ -556,8 +558,8 @@ struct cattn_request_config {
     uint64_t tag;          /* the caller's, comes back with its turns */
 };
 
-/* Queues a request.  CATTN_ETOOBIG: prompt and max_new can never fit in the pool, even alone.  CATTN_EINVAL,
- * CATTN_ENOMEM. */
+/* Queues a request.  CATTN_ETOOBIG: prompt and max_new can never fit in the pool, even alone.  CATTN_EINVAL.
+ * CATTN_ENOMEM, also: 2^24 requests have not ended. */
 CATTN_API CATTN_CHECK int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config,
                                              cattn_request *request);
 

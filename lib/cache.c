@@ -1,15 +1,10 @@
-#define _DEFAULT_SOURCE 1
 #include "cache.h"
 
-#include "hash.h"
 #include "memory.h"
+#include "seed.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#ifdef __linux__
-#  include <sys/random.h>
-#endif
 
 #define MAX_HEADS            65535
 #define MAX_LAYERS           65535
@@ -60,19 +55,6 @@ bool cattn_struct_writable(void *object, size_t known)
 
 /* ---- make and destroy */
 
-/* Tokens are compared after every hit, so a guess that an attacker could make costs time, never a wrong answer. */
-static uint64_t random_seed(const void *address)
-{
-    uint64_t seed = 0;
-#ifdef __linux__
-    if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) == (ssize_t)sizeof(seed))
-        return seed;
-#endif
-    seed = cattn_hash_mix(seed, (uint64_t)(uintptr_t)address);
-    seed = cattn_hash_mix(seed, (uint64_t)time(NULL));
-    return cattn_hash_mix(seed, (uint64_t)clock());
-}
-
 static void clear_slot(void *cache, uint32_t slot)
 {
     const struct cattn_cache *x = cache;
@@ -88,9 +70,9 @@ int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend
     made->shape = *shape;
     made->backend = backend;
     made->block_bytes = backend->block_bytes(shape);
-    cattn_sequences_init(&made->sequences);
+    cattn_sequences_init(&made->sequences, cattn_seed(&made->sequences));
     int status = cattn_tree_init(&made->tree, shape->n_slots, shape->chunk_tokens, !(flags & CATTN_NO_RETAIN),
-                                 random_seed(made));
+                                 cattn_seed(made));
     if (!status)
         status = cattn_work_init(&made->work, shape->n_slots, shape->chunk_tokens);
     if (!status && flags & CATTN_CONCURRENT)

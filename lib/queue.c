@@ -7,7 +7,7 @@
 
 struct cattn_want *cattn_sched_find(const struct cattn_sched *sched, cattn_request request)
 {
-    uint32_t i = (uint32_t)request;
+    uint32_t i = cattn_handle_place(request);
     return sched && request && i < sched->n_wants && sched->wants[i].id == request ? &sched->wants[i] : NULL;
 }
 
@@ -22,15 +22,15 @@ static int reserve_record(struct cattn_sched *sched)
 {
     if (sched->free != CATTN_NONE)
         return CATTN_OK;
-    if (sched->n_wants == CATTN_NONE)
+    if (sched->n_wants == CATTN_PLACES)
         return CATTN_ENOMEM;
     struct cattn_want *wants =
         cattn_grow(sched->wants, &sched->wants_capacity, (size_t)sched->n_wants + 1, sizeof(*wants));
     if (!wants)
         return CATTN_ENOMEM;
     sched->wants = wants;
-    sched->free = sched->n_wants++;
-    wants[sched->free] = (struct cattn_want){.generation = 1, .next = CATTN_NONE};
+    uint32_t i = sched->free = sched->n_wants++;
+    wants[i] = (struct cattn_want){.next_id = cattn_handle_first(sched->seed, i), .next = CATTN_NONE};
     return CATTN_OK;
 }
 
@@ -47,11 +47,10 @@ int cattn_sched_add(struct cattn_sched *sched, const struct cattn_request_config
         memcpy(name, config->ns, config->ns_len);
     memcpy(tokens, config->tokens, config->n_tokens * sizeof(*tokens));
     uint32_t i = sched->free;
-    uint32_t generation = sched->wants[i].generation;
+    cattn_request id = sched->wants[i].next_id;
     uint64_t ahead = sched->stats.n_waiting;
     sched->free = sched->wants[i].next;
-    sched->wants[i] = (struct cattn_want){.id = (uint64_t)generation << 32 | i,
-                                          .generation = generation,
+    sched->wants[i] = (struct cattn_want){.id = id,
                                           .ns = {name, config->ns_len},
                                           .tokens = tokens,
                                           .n_tokens = config->n_tokens,
@@ -68,15 +67,15 @@ int cattn_sched_add(struct cattn_sched *sched, const struct cattn_request_config
     return CATTN_OK;
 }
 
-/* A record whose generations are used up is never given again. */
+/* A record whose ids are used up is never taken again. */
 void cattn_sched_forget(struct cattn_sched *sched, uint32_t want)
 {
     struct cattn_want *x = &sched->wants[want];
-    uint32_t generation = x->generation + 1;
+    cattn_request next = cattn_handle_next(sched->seed, x->id);
     cattn_free(x->ns.bytes);
     cattn_free(x->tokens);
-    *x = (struct cattn_want){.generation = generation, .next = sched->free};
-    if (generation)
+    *x = (struct cattn_want){.next_id = next, .next = sched->free};
+    if (next)
         sched->free = want;
 }
 

@@ -2,6 +2,7 @@
 #include "scheduler.h"
 
 #include "memory.h"
+#include "seed.h"
 
 #include <string.h>
 
@@ -37,6 +38,7 @@ int cattn_sched_create(cattn_cache *cache, const struct cattn_sched_config *conf
     if (!made)
         return CATTN_ENOMEM;
     made->cache = cache;
+    made->seed = cattn_seed(made);
     made->free = made->first = made->last = CATTN_NONE;
     if (!read_config(made, config)) {
         cattn_sched_destroy(made);

@@ -6,10 +6,10 @@
 #include "cache.h"
 
 struct cattn_want {
-    cattn_request id; /* 0: the record is free */
-    uint32_t generation;
-    uint32_t next, prev; /* in the list of those that wait, or (next) of free records */
-    struct cattn_name {  /* of the namespace */
+    cattn_request id;      /* 0: the record is free ... */
+    cattn_request next_id; /* ... and then comes this one; 0: none */
+    uint32_t next, prev;   /* in the list of those that wait, or (next) of free records */
+    struct cattn_name {    /* of the namespace */
         void *bytes;
         size_t length;
     } ns;
@@ -39,6 +39,7 @@ struct cattn_sched {
     struct cattn_want *wants; /* all records */
     size_t wants_capacity;
     uint32_t n_wants, free;
+    uint64_t seed;        /* of their ids */
     uint32_t first, last; /* of those that wait, by arrival, then by submit */
     uint32_t *running;    /* in the order of their admission; [max_batch] */
     uint32_t n_running;

@@ -98,7 +98,7 @@ static bool check_sequences(const struct walk *walk)
         const struct cattn_sequence *sequence = sequences->handles[i].sequence;
         if (!sequence)
             continue;
-        if (sequence->handle != ((uint64_t)sequences->handles[i].generation << 32 | i) ||
+        if (sequence->handle != sequences->handles[i].handle || cattn_handle_place(sequence->handle) != i ||
             !is_root(walk, sequence->root) || (sequence->closed && !sequence->in_step) ||
             (sequence->in_step && !walk->cache->open_step) || !check_chunks(walk, sequence) ||
             !check_tail(walk, sequence))

@@ -8,9 +8,9 @@
 
 /* ---- the table */
 
-void cattn_sequences_init(struct cattn_sequences *sequences)
+void cattn_sequences_init(struct cattn_sequences *sequences, uint64_t seed)
 {
-    *sequences = (struct cattn_sequences){.free = CATTN_NONE};
+    *sequences = (struct cattn_sequences){.free = CATTN_NONE, .seed = seed};
 }
 
 static void free_memory(struct cattn_sequence *sequence)
@@ -31,47 +31,47 @@ void cattn_sequences_release(struct cattn_sequences *sequences)
 
 struct cattn_sequence *cattn_sequence_find(const struct cattn_cache *cache, cattn_seq handle)
 {
-    uint32_t i = (uint32_t)handle;
+    uint32_t i = cattn_handle_place(handle);
     if (!cache || i >= cache->sequences.n)
         return NULL;
     struct cattn_sequence *sequence = cache->sequences.handles[i].sequence;
     return sequence && sequence->handle == handle && !sequence->closed ? sequence : NULL;
 }
 
-/* Makes sure that there is a free handle. */
+/* Makes sure that there is a free place. */
 static int reserve_handle(struct cattn_sequences *sequences)
 {
     if (sequences->free != CATTN_NONE)
         return CATTN_OK;
-    if (sequences->n == CATTN_NONE)
+    if (sequences->n == CATTN_PLACES)
         return CATTN_ENOMEM;
     struct cattn_handle *handles =
         cattn_grow(sequences->handles, &sequences->capacity, (size_t)sequences->n + 1, sizeof(*handles));
     if (!handles)
         return CATTN_ENOMEM;
     sequences->handles = handles;
-    sequences->free = sequences->n++;
-    handles[sequences->free] = (struct cattn_handle){.generation = 1, .next = CATTN_NONE};
+    uint32_t i = sequences->free = sequences->n++;
+    handles[i] = (struct cattn_handle){.handle = cattn_handle_first(sequences->seed, i), .next = CATTN_NONE};
     return CATTN_OK;
 }
 
 static void give_handle(struct cattn_sequences *sequences, struct cattn_sequence *sequence)
 {
-    uint32_t i = sequences->free;
-    struct cattn_handle *handle = &sequences->handles[i];
-    sequences->free = handle->next;
-    handle->sequence = sequence;
-    sequence->handle = (uint64_t)handle->generation << 32 | i;
+    struct cattn_handle *place = &sequences->handles[sequences->free];
+    sequences->free = place->next;
+    place->sequence = sequence;
+    sequence->handle = place->handle;
 }
 
-/* A handle whose generations are used up is never given again. */
+/* A place whose handles are used up is never taken again. */
 static void take_handle_back(struct cattn_sequences *sequences, const struct cattn_sequence *sequence)
 {
-    uint32_t i = (uint32_t)sequence->handle;
-    struct cattn_handle *handle = &sequences->handles[i];
-    handle->sequence = NULL;
-    if (++handle->generation) {
-        handle->next = sequences->free;
+    uint32_t i = cattn_handle_place(sequence->handle);
+    struct cattn_handle *place = &sequences->handles[i];
+    place->sequence = NULL;
+    place->handle = cattn_handle_next(sequences->seed, place->handle);
+    if (place->handle) {
+        place->next = sequences->free;
         sequences->free = i;
     }
 }

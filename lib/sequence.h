@@ -4,6 +4,7 @@
 #define CATTN_SEQUENCE_H
 
 #include "chunkattention.h"
+#include "handle.h"
 #include "tree.h"
 
 struct cattn_sequence {
@@ -29,21 +30,22 @@ struct cattn_sequence {
 
 struct cattn_handle {
     struct cattn_sequence *sequence; /* NULL: free */
-    uint32_t generation;             /* from 1; the upper half of the handle */
-    uint32_t next;                   /* free handle */
+    cattn_seq handle;                /* of the sequence, or of the next one to come here */
+    uint32_t next;                   /* free place */
 };
 
 struct cattn_sequences {
     struct cattn_handle *handles;
     size_t capacity;
-    uint32_t n;    /* handles in use at some time */
+    uint32_t n;    /* places in use at some time */
     uint32_t free; /* first of the free ones among them, or CATTN_NONE */
+    uint64_t seed; /* of the handles */
 };
 
-void cattn_sequences_init(struct cattn_sequences *sequences);
+void cattn_sequences_init(struct cattn_sequences *sequences, uint64_t seed);
 void cattn_sequences_release(struct cattn_sequences *sequences);
 
-/* NULL: stale, forged or closed. */
+/* NULL: stale, forged, closed, or of another cache. */
 struct cattn_sequence *cattn_sequence_find(const struct cattn_cache *cache, cattn_seq handle);
 
 /* Room for so many chunks (and a tail) and tokens.  CATTN_ENOMEM: nothing changed. */

@@ -269,6 +269,7 @@ static void fixture_close(struct fixture *f)
 static void refused_handle(struct fixture *f, cattn_seq seq)
 {
     cattn_cache *cache = f->e.cache;
+    struct cattn_why why = {.size = sizeof why, .n_prompt = 42};
     cattn_seq other = 42;
     size_t length = 42;
     int32_t tokens[4] = {42};
@@ -279,8 +280,10 @@ static void refused_handle(struct fixture *f, cattn_seq seq)
     ck_assert_int_eq(cattn_seq_close(cache, seq), CATTN_EINVAL);
     ck_assert_int_eq(cattn_seq_length(cache, seq, &length), CATTN_EINVAL);
     ck_assert_int_eq(cattn_seq_tokens(cache, seq, tokens, 4, &length), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_seq_why(cache, seq, &why), CATTN_EINVAL);
     ck_assert_int_eq(cattn_step_begin(f->e.step, items, 2), CATTN_EINVAL);
-    ck_assert(other == 42 && length == 42 && tokens[0] == 42);
+    ck_assert_int_eq(cattn_step_begin(f->e.step, items + 1, 1), CATTN_EINVAL);
+    ck_assert(other == 42 && length == 42 && tokens[0] == 42 && why.n_prompt == 42);
     fixture_same(f);
 }
 
@@ -297,17 +300,59 @@ START_TEST(bad_handles)
     refused_handle(&f, 0);
     refused_handle(&f, UINT64_MAX);
     for (unsigned bit = 0; bit < 64; bit++) {
-        cattn_seq forged = f.a.seq ^ UINT64_C(1) << bit;
-        if (forged != f.b.seq)
-            refused_handle(&f, forged);
+        refused_handle(&f, f.a.seq ^ UINT64_C(1) << bit);
+        refused_handle(&f, f.b.seq ^ UINT64_C(1) << bit);
     }
     /* The place of a closed sequence is taken by another, often: its handle stays dead. */
-    for (size_t i = 0; i < 5000; i++) {
+    for (size_t i = 0; i < 100000; i++) {
         ck_assert_int_eq(cattn_seq_close(f.e.cache, stale), CATTN_EINVAL);
         engine_open(&f.e, &c, 0, NULL, 0);
         ck_assert(c.seq != stale);
         engine_close(&f.e, &c);
     }
+    fixture_close(&f);
+}
+END_TEST
+
+/* The same calls in the same order on two caches of equal shape; then one of them goes and its memory is used again. */
+START_TEST(handles_of_another_cache)
+{
+    struct fixture f, other;
+    fixture_open(&f, 20);
+    fixture_open(&other, 20);
+    cattn_seq theirs[] = {other.a.seq, other.b.seq};
+    for (size_t i = 0; i < 2; i++)
+        refused_handle(&f, theirs[i]);
+    refused_handle(&other, f.a.seq);
+    fixture_close(&other);
+    for (size_t i = 0; i < 2; i++)
+        refused_handle(&f, theirs[i]);
+    fixture_open(&other, 20);
+    for (size_t i = 0; i < 2; i++)
+        refused_handle(&other, theirs[i]);
+    fixture_close(&other);
+    fixture_close(&f);
+}
+END_TEST
+
+/* A step, and a scheduler, know the sequences and steps of their own cache alone. */
+START_TEST(steps_of_another_cache)
+{
+    struct fixture f, other;
+    struct cattn_batch batch = {.n_items = 42};
+    cattn_sched *sched;
+    int32_t token = 1;
+    fixture_open(&f, 20);
+    fixture_open(&other, 20);
+    struct cattn_item item = {.seq = f.a.seq, .tokens = &token, .n_tokens = 1};
+    ck_assert_int_eq(cattn_step_begin(other.e.step, &item, 1), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_sched_create(f.e.cache, NULL, &sched), CATTN_OK);
+    ck_assert_int_eq(cattn_sched_next(sched, other.e.step, &batch), CATTN_EINVAL);
+    ck_assert_uint_eq(batch.n_items, 42);
+    fixture_same(&f);
+    fixture_same(&other);
+    cattn_sched_destroy(sched);
+    fixture_close(&other);
     fixture_close(&f);
 }
 END_TEST
@@ -599,6 +644,8 @@ int main(void)
     tcase_add_test(tcase, unusable_kernel);
     tcase_add_test(tcase, masked_features);
     tcase_add_test(tcase, bad_handles);
+    tcase_add_test(tcase, handles_of_another_cache);
+    tcase_add_test(tcase, steps_of_another_cache);
     tcase_add_test(tcase, bad_arguments_of_sequences);
     tcase_add_test(tcase, bad_arguments_of_caches);
     tcase_add_test(tcase, bad_items);

@@ -486,8 +486,8 @@ static int call(char **words)
 
 static const char *status_name(int status)
 {
-    static const char *const names[] = {"OK",    "EINVAL", "ENOMEM",    "EFULL",  "ETOOBIG",
-                                        "EBUSY", "ESTATE", "ENOTFOUND", "ENOTSUP"};
+    static const char *const names[] = {"OK",     "EINVAL",    "ENOMEM",  "EFULL", "ETOOBIG", "EBUSY",
+                                        "ESTATE", "ENOTFOUND", "ENOTSUP", "EIO",   "EFORMAT"};
     return names[-status];
 }
 
@@ -580,5 +580,6 @@ int main(int argc, char **argv)
     }
     fclose(file);
     cattn_cache_destroy(cache);
+    require(!failing_memory_live(), "memory was not given back");
     return 0;
 }

@@ -606,8 +606,56 @@ START_TEST(bad_requests_are_refused)
     ck_assert_int_eq(try_submit(run, just_right), CATTN_OK);
     ck_assert_int_eq(cattn_sched_request_info(run->sched, 0, &info), CATTN_EINVAL);
     ck_assert_int_eq(cattn_sched_cancel(run->sched, UINT64_MAX), CATTN_EINVAL);
-    ck_assert_int_eq(cattn_sched_cancel(run->sched, UINT64_C(2) << 32), CATTN_EINVAL);
-    ck_assert_int_eq(cattn_sched_cancel(run->sched, UINT64_C(1) << 32), CATTN_OK);
+    free_run(run);
+}
+END_TEST
+
+static void refuse(const struct run *run, cattn_request id)
+{
+    struct cattn_request_info info = {.size = sizeof(info)};
+    ck_assert_int_eq(cattn_sched_request_info(run->sched, id, &info), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_sched_cancel(run->sched, id), CATTN_EINVAL);
+}
+
+static cattn_request submit_one(cattn_sched *sched)
+{
+    int32_t token = 1;
+    struct cattn_request_config config = {.size = sizeof(config), .tokens = &token, .n_tokens = 1, .max_new = 1};
+    cattn_request id;
+    ck_assert_int_eq(cattn_sched_submit(sched, &config, &id), CATTN_OK);
+    return id;
+}
+
+/* Stale ones, those with a bit flipped, and those of another scheduler of the same cache. */
+START_TEST(numbers_of_no_request_are_refused)
+{
+    enum { N = 20 };
+    struct run *run = make_run(8, (struct cattn_sched_config){0});
+    struct cattn_sched *other;
+    struct cattn_request_info info = {.size = sizeof(info)};
+    ck_assert_int_eq(cattn_sched_create(run->small.cache, NULL, &other), CATTN_OK);
+    cattn_request stale = submit_one(run->sched);
+    ck_assert_int_eq(cattn_sched_cancel(run->sched, stale), CATTN_OK);
+    for (int i = 0; i < N; i++) {
+        cattn_request id = submit_one(run->sched);
+        refuse(run, submit_one(other));
+        refuse(run, stale);
+        for (int bit = 0; bit < 64; bit++)
+            refuse(run, id ^ UINT64_C(1) << bit);
+        ck_assert_int_eq(cattn_sched_request_info(run->sched, id, &info), CATTN_OK);
+    }
+    for (int i = 0; i < 100000; i++) {
+        cattn_request id = submit_one(run->sched);
+        ck_assert_uint_ne(id, stale);
+        ck_assert_int_eq(cattn_sched_cancel(run->sched, id), CATTN_OK);
+        ck_assert_int_eq(cattn_sched_cancel(run->sched, stale), CATTN_EINVAL);
+    }
+    ck_assert_uint_eq(run->sched->stats.n_waiting, N);
+    run->sched->n_wants = CATTN_PLACES;
+    run->sched->free = CATTN_NONE;
+    ck_assert_int_eq(try_submit(run, just_right), CATTN_ENOMEM);
+    run->sched->n_wants = N;
+    cattn_sched_destroy(other);
     free_run(run);
 }
 END_TEST
@@ -747,6 +795,7 @@ int main(void)
     tcase_add_test(tests, an_aborted_step_is_run_again);
     tcase_add_test(tests, a_stop_ends_a_request);
     tcase_add_test(tests, bad_requests_are_refused);
+    tcase_add_test(tests, numbers_of_no_request_are_refused);
     tcase_add_test(tests, bad_configurations_are_refused);
     tcase_add_test(tests, slots_of_others_are_respected);
     tcase_add_test(tests, allocations_fail_in_turn);

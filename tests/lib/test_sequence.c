@@ -28,8 +28,8 @@ START_TEST(dead_and_forged_handles_are_refused)
     ck_assert_uint_ne(seq, 0);
     ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
     cattn_seq again = small_open(&small, NULL, 0, NULL); /* the same place in the table */
-    ck_assert_uint_eq((uint32_t)again, (uint32_t)seq);
-    cattn_seq bad[] = {0, seq, again + 1, again + ((uint64_t)1 << 32), UINT64_MAX, (uint32_t)again};
+    ck_assert_uint_eq(cattn_handle_place(again), cattn_handle_place(seq));
+    cattn_seq bad[] = {0, seq, again + 1, again + CATTN_PLACES, UINT64_MAX, cattn_handle_place(again)};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct cattn_item item = small_item(bad[i], small_tokens(1, 1), 1);
         ck_assert_int_eq(cattn_seq_close(small.cache, bad[i]), CATTN_EINVAL);
@@ -44,17 +44,82 @@ START_TEST(dead_and_forged_handles_are_refused)
 }
 END_TEST
 
+static cattn_seq open_and_close(void)
+{
+    cattn_seq seq = small_open(&small, NULL, 0, NULL);
+    ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
+    return seq;
+}
+
+/* Generations go once round, without the one that could make a handle 0. */
 START_TEST(a_handle_is_not_given_twice)
 {
     small = small_make(1, 4, 1, 0);
-    cattn_seq seq = small_open(&small, NULL, 0, NULL);
-    small.cache->sequences.handles[0].generation = UINT32_MAX - 1;
-    ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
-    seq = small_open(&small, NULL, 0, NULL);
-    ck_assert_uint_eq(seq >> 32, UINT32_MAX);
-    ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
-    seq = small_open(&small, NULL, 0, NULL); /* the place is used up */
-    ck_assert_uint_eq(seq, ((uint64_t)1 << 32 | 1));
+    struct cattn_sequences *sequences = &small.cache->sequences;
+    cattn_seq first = open_and_close();
+    ck_assert_uint_eq(cattn_handle_place(first), 0);
+    ck_assert_uint_eq(open_and_close(), first + CATTN_PLACES);
+    sequences->handles[0].handle = UINT64_MAX - CATTN_PLACES + 1;
+    ck_assert_uint_eq(open_and_close(), UINT64_MAX - CATTN_PLACES + 1);
+    ck_assert_uint_eq(open_and_close(), CATTN_PLACES);
+    sequences->handles[0].handle = first - CATTN_PLACES;
+    ck_assert_uint_eq(open_and_close(), first - CATTN_PLACES);
+    cattn_seq other = small_open(&small, NULL, 0, NULL); /* the place is used up */
+    ck_assert_uint_eq(cattn_handle_place(other), 1);
+    small_free(&small);
+}
+END_TEST
+
+START_TEST(generations_begin_anywhere)
+{
+    const uint64_t zero = 0x1f; /* for this place the seed gives the generation 0 */
+    ck_assert_uint_eq(cattn_handle_first(zero, 0x1f), CATTN_PLACES + 0x1f);
+    for (uint64_t seed = 0; seed < 64; seed++) {
+        for (uint32_t place = 0; place < 64; place++) {
+            cattn_seq seq = cattn_handle_first(seed, place);
+            ck_assert_uint_eq(cattn_handle_place(seq), place);
+            ck_assert_uint_ge(seq, CATTN_PLACES);
+            ck_assert(place == seed || seq / CATTN_PLACES != cattn_handle_first(seed, (place + 1) % 64) / CATTN_PLACES);
+            ck_assert(place == seed || seq != cattn_handle_first((seed + 1) % 64, place));
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_table_has_an_end)
+{
+    small = small_make(1, 4, 1, 0);
+    struct cattn_sequences *sequences = &small.cache->sequences;
+    cattn_seq seq = small_open(&small, NULL, 0, NULL), other;
+    sequences->n = CATTN_PLACES;
+    ck_assert_int_eq(cattn_seq_open(small.cache, NULL, 0, NULL, 0, &other, NULL), CATTN_ENOMEM);
+    ck_assert_int_eq(cattn_seq_fork(small.cache, seq, &other), CATTN_ENOMEM);
+    sequences->n = 1;
+    ck_assert_int_eq(cattn_seq_fork(small.cache, seq, &other), CATTN_OK);
+    small_free(&small);
+}
+END_TEST
+
+/* Every cache of the same shape that makes the same calls gives other handles, and knows no others. */
+START_TEST(handles_of_other_caches_are_refused)
+{
+    enum { N = 50 };
+    cattn_seq theirs[N], copies[N];
+    struct small other = small_make(1, 4, 1, 0);
+    small = small_make(1, 4, 1, 0);
+    for (int i = 0; i < N; i++) {
+        theirs[i] = small_open(&other, NULL, 0, NULL);
+        copies[i] = small_open(&small, NULL, 0, NULL);
+    }
+    for (int i = 0; i < N; i++) {
+        ck_assert_uint_ne(theirs[i], copies[i]);
+        ck_assert_int_eq(cattn_seq_close(small.cache, theirs[i]), CATTN_EINVAL);
+    }
+    small_free(&other);
+    for (int i = 0; i < N; i++) {
+        ck_assert_int_eq(cattn_seq_close(small.cache, theirs[i]), CATTN_EINVAL);
+        ck_assert_int_eq(cattn_seq_close(small.cache, copies[i]), CATTN_OK);
+    }
     small_free(&small);
 }
 END_TEST
@@ -224,6 +289,9 @@ int main(void)
     TCase *tests = suite_case("sequence");
     tcase_add_test(tests, dead_and_forged_handles_are_refused);
     tcase_add_test(tests, a_handle_is_not_given_twice);
+    tcase_add_test(tests, generations_begin_anywhere);
+    tcase_add_test(tests, a_table_has_an_end);
+    tcase_add_test(tests, handles_of_other_caches_are_refused);
     tcase_add_test(tests, arguments_are_looked_at);
     tcase_add_test(tests, tokens_are_copied_as_far_as_there_is_room);
     tcase_add_test(tests, namespaces_share_nothing);

@@ -119,30 +119,50 @@ static void toy_append(struct toy *toy, const int32_t *tokens, size_t n)
     toy->pending += n;
 }
 
-size_t engine_open(struct engine *e, struct toy *toy, uint64_t space, const int32_t *tokens, size_t n)
+int engine_try_open(struct engine *e, struct toy *toy, uint64_t space, const int32_t *tokens, size_t n)
 {
     size_t n_cached = SIZE_MAX;
     memset(toy, 0, sizeof *toy);
     toy->space = space;
     int status = cattn_seq_open(e->cache, &space, space ? sizeof space : 0, tokens, n, &toy->seq, &n_cached);
-    CHECK(status == CATTN_OK, "open: %s", cattn_strerror(status));
+    if (status != CATTN_OK) {
+        ck_assert(toy->seq == 0 && n_cached == SIZE_MAX);
+        return status;
+    }
     CHECK(n_cached == 0 || n_cached < n, "%zu of %zu tokens cached", n_cached, n);
     ck_assert(toy->seq != 0);
     toy_append(toy, tokens, n_cached);
     toy->length = n_cached;
     toy->pending = 0;
-    return n_cached;
+    return CATTN_OK;
 }
 
-void engine_fork(struct engine *e, const struct toy *toy, struct toy *forked)
+size_t engine_open(struct engine *e, struct toy *toy, uint64_t space, const int32_t *tokens, size_t n)
+{
+    int status = engine_try_open(e, toy, space, tokens, n);
+    CHECK(status == CATTN_OK, "open: %s", cattn_strerror(status));
+    return toy->length;
+}
+
+int engine_try_fork(struct engine *e, const struct toy *toy, struct toy *forked)
 {
     memset(forked, 0, sizeof *forked);
-    ck_assert_int_eq(cattn_seq_fork(e->cache, toy->seq, &forked->seq), CATTN_OK);
+    int status = cattn_seq_fork(e->cache, toy->seq, &forked->seq);
+    if (status != CATTN_OK) {
+        ck_assert(forked->seq == 0);
+        return status;
+    }
     ck_assert(forked->seq != 0 && forked->seq != toy->seq);
     forked->space = toy->space;
     toy_append(forked, toy->tokens, toy->length);
     forked->length = toy->length;
     forked->pending = 0;
+    return CATTN_OK;
+}
+
+void engine_fork(struct engine *e, const struct toy *toy, struct toy *forked)
+{
+    ck_assert_int_eq(engine_try_fork(e, toy, forked), CATTN_OK);
 }
 
 void engine_truncate(struct engine *e, struct toy *toy, size_t n)

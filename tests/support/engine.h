@@ -91,6 +91,11 @@ void engine_free(struct engine *engine);
 /* Opens a sequence and notes what was found.  Returns n_cached. */
 size_t engine_open(struct engine *engine, struct toy *toy, uint64_t space, const int32_t *tokens, size_t n);
 void engine_fork(struct engine *engine, const struct toy *toy, struct toy *forked);
+
+/* The same where it may fail; a toy that could not be had is all zero.  Return the status of the call. */
+int engine_try_open(struct engine *engine, struct toy *toy, uint64_t space, const int32_t *tokens, size_t n);
+int engine_try_fork(struct engine *engine, const struct toy *toy, struct toy *forked);
+
 void engine_truncate(struct engine *engine, struct toy *toy, size_t n);
 void engine_close(struct engine *engine, struct toy *toy);
 

@@ -73,8 +73,27 @@ void cattn_step_destroy(cattn_step *step)
 
 static void leave_step(struct cattn_cache *cache, const struct cattn_item *items, size_t n_items)
 {
-    for (size_t i = 0; i < n_items; i++)
-        cattn_sequence_find(cache, items[i].seq)->in_step = false;
+    for (size_t i = 0; i < n_items; i++) {
+        struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
+        sequence->in_step = false;
+        cattn_sequence_drop_pending(cache, sequence);
+    }
+}
+
+/* A pool's worth of chunks; more can never fit. */
+static bool can_fit(const struct cattn_cache *cache, const struct cattn_sequence *sequence, uint32_t n_tokens)
+{
+    uint64_t capacity = (uint64_t)cache->tree.n_slots * cache->tree.chunk_tokens;
+    return sequence->n_tokens + (uint64_t)n_tokens <= capacity;
+}
+
+/* Of tokens that can never fit only the number is looked at. */
+static bool is_good(const struct cattn_cache *cache, const struct cattn_sequence *sequence,
+                    const struct cattn_item *item)
+{
+    return sequence && !sequence->in_step && item->tokens && item->n_tokens &&
+           cattn_ext_is_good(item->ext, item->n_tokens) &&
+           (!can_fit(cache, sequence, item->n_tokens) || !cattn_tokens_negative(item->tokens, item->n_tokens));
 }
 
 /* CATTN_EINVAL unless all items are good; then their sequences are in the step. */
@@ -82,7 +101,7 @@ static int enter_step(struct cattn_cache *cache, const struct cattn_item *items,
 {
     for (size_t i = 0; i < n_items; i++) {
         struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
-        if (!sequence || sequence->in_step || !items[i].tokens || !items[i].n_tokens || items[i].ext) {
+        if (!is_good(cache, sequence, &items[i])) {
             leave_step(cache, items, i);
             return CATTN_EINVAL;
         }
@@ -92,13 +111,6 @@ static int enter_step(struct cattn_cache *cache, const struct cattn_item *items,
 }
 
 /* ---- phase 1: match and hold, and cut the rest into pieces */
-
-/* A pool's worth of chunks; more can never fit. */
-static bool can_fit(const struct cattn_cache *cache, const struct cattn_sequence *sequence, uint32_t n_tokens)
-{
-    uint64_t capacity = (uint64_t)cache->tree.n_slots * cache->tree.chunk_tokens;
-    return sequence->n_tokens + (uint64_t)n_tokens <= capacity;
-}
 
 static int reserve_pending(struct cattn_step *step, size_t n_full)
 {
@@ -151,9 +163,9 @@ static int reserve_items(struct cattn_step *step, const struct cattn_item *items
     for (size_t i = 0; i < n_items; i++) {
         struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
         size_t n_chunks = (sequence->n_tokens + (size_t)items[i].n_tokens + c - 1) / c;
-        if (cattn_sequence_reserve(sequence, n_chunks, n_chunks * c))
+        if (cattn_sequence_reserve(sequence, n_chunks, n_chunks * c) ||
+            cattn_sequence_add_pending(cache, sequence, items[i].tokens, items[i].n_tokens, items[i].ext))
             return CATTN_ENOMEM;
-        memcpy(sequence->tokens + sequence->n_tokens, items[i].tokens, items[i].n_tokens * sizeof(int32_t));
     }
     return CATTN_OK;
 }
@@ -629,7 +641,8 @@ static void commit(struct cattn_step *step, struct cattn_plan *plan)
     }
     for (size_t k = 0; k < plan->n_pieces; k++)
         commit_piece(tree, &step->pieces[plan->first_piece + k]);
-    sequence->n_tokens += plan->n_tokens;
+    sequence->n_tokens += sequence->n_pending;
+    sequence->n_pending = 0;
     sequence->n_chunks = plan->n_path;
     sequence->tail = plan->tail;
     sequence->t = (uint32_t)(sequence->n_tokens % tree->chunk_tokens);
@@ -643,6 +656,7 @@ static void close_step(struct cattn_step *step)
     for (size_t i = 0; i < step->n_plans; i++) {
         struct cattn_sequence *sequence = step->plans[i].sequence;
         sequence->in_step = false;
+        cattn_sequence_drop_pending(step->cache, sequence);
         if (sequence->closed)
             cattn_sequence_remove(step->cache, sequence);
         step->plans[i].sequence = NULL;

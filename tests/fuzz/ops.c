@@ -62,7 +62,8 @@ static void write_text(int32_t *tokens, size_t begin, size_t end, unsigned docum
 {
     for (size_t i = begin; i < end; i++) {
         uint32_t x = (uint32_t)(document * 2654435761u + i / 5 * 40503u);
-        tokens[i] = document < 2 ? (int32_t)document : (int32_t)(x >> 13 & 1) + (int32_t)(document & 1) * INT32_MIN;
+        tokens[i] =
+            document < 2 ? (int32_t)document : (int32_t)(x >> 13 & 1) + (int32_t)(document & 1) * (INT32_MAX - 7);
     }
 }
 
@@ -878,7 +879,7 @@ static void do_pin(void)
     struct naive_pin *pin = naive_pin(&naive, space, tokens, whole);
     if (!pin && naive.n_pins == NAIVE_PINS)
         return;
-    int status = CALL(cattn_prefix_pin(cache, name, length, tokens, n));
+    int status = CALL(cattn_prefix_pin(cache, name, length, tokens, n, NULL));
     bool cached = whole && naive_cached(&naive, space, tokens, whole, true);
     FUZZ_CHECK(status == (cached ? CATTN_OK : CATTN_ENOTFOUND), "pin: status %d", status);
     only_events(0);
@@ -908,7 +909,7 @@ static void do_unpin(void)
         pin = naive_pin(&naive, naive.spaces[ns].id, tokens, n / naive.c * naive.c);
     }
     const char *name = naive_name(ns, &length);
-    int status = CALL(cattn_prefix_unpin(cache, name, length, tokens, n));
+    int status = CALL(cattn_prefix_unpin(cache, name, length, tokens, n, NULL));
     FUZZ_CHECK(status == (pin ? CATTN_OK : CATTN_ENOTFOUND), "unpin: status %d", status);
     if (pin && !--pin->count)
         *pin = naive.pins[--naive.n_pins];
@@ -1057,7 +1058,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     open_step = NULL;
     naive_init(&naive, n_slots, chunk_tokens, !(flags & 4));
     cache = make_cache(n_slots, chunk_tokens, flags);
-    FUZZ_CHECK(!cattn_events_open(&cache->tree.events, n_slots, on_event, NULL), "no events");
+    FUZZ_CHECK(!cattn_events_open(&cache->tree.events, n_slots, chunk_tokens, on_event, NULL), "no events");
     cattn_cache *other = make_cache(4, 2, 0);
     make_foreign(other);
     for (int i = 0; i < 2; i++)

@@ -138,12 +138,12 @@ static int feed(struct cattn_cache *cache, int space, const int32_t *tokens, siz
 
 static int pin(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
 {
-    return cattn_prefix_pin(cache, names[space], strlen(names[space]), tokens, n);
+    return cattn_prefix_pin(cache, names[space], strlen(names[space]), tokens, n, NULL);
 }
 
 static int unpin(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
 {
-    return cattn_prefix_unpin(cache, names[space], strlen(names[space]), tokens, n);
+    return cattn_prefix_unpin(cache, names[space], strlen(names[space]), tokens, n, NULL);
 }
 
 /* How many of n tokens are cached in whole chunks, whose cells must be right. */
@@ -490,7 +490,7 @@ START_TEST(loaded_chunks_are_told_of)
     struct cattn_cache *from = example(), *to = make(5, 4, 0);
     make_folder();
     ck_assert_int_eq(save(from), CATTN_OK);
-    ck_assert_int_eq(cattn_events_open(&to->tree.events, 5, count_event, NULL), CATTN_OK);
+    ck_assert_int_eq(cattn_events_open(&to->tree.events, 5, 4, count_event, NULL), CATTN_OK);
     ck_assert_int_eq(feed(to, 1, text, 16), CATTN_OK);
     ck_assert_int_eq(load(to, NULL), CATTN_OK);
     ck_assert_uint_eq(n_published, 6);

@@ -14,25 +14,31 @@ void cattn_extras_release(struct cattn_extras *extras)
 
 /* ---- what callers give */
 
+static uint64_t two_of(const int32_t *tokens)
+{
+    uint64_t two;
+    memcpy(&two, tokens, sizeof(two));
+    return two;
+}
+
 bool cattn_tokens_negative(const int32_t *tokens, size_t n)
 {
-    uint64_t any = 0, four[4];
+    uint64_t some = 0, others = 0;
+    uint32_t rest = 0;
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        memcpy(four, tokens + i, sizeof(four));
-        any |= (four[0] | four[1]) | (four[2] | four[3]);
+        some |= two_of(tokens + i) | two_of(tokens + i + 2);
+        others |= two_of(tokens + i + 4) | two_of(tokens + i + 6);
     }
-    any &= UINT64_C(0x8000000080000000);
     for (; i < n; i++)
-        any |= tokens[i] < 0;
-    return any != 0;
+        rest |= (uint32_t)tokens[i];
+    some |= others;
+    return ((uint32_t)(some >> 32) | (uint32_t)some | rest) >> 31;
 }
 
 bool cattn_ext_is_good(const struct cattn_ext *ext, uint64_t n)
 {
     uint64_t end = 0; /* of the ranges so far */
-    if (!ext)
-        return true;
     if (!cattn_struct_readable(ext, sizeof(*ext)) || (!ext->extras && ext->n_extras))
         return false;
     for (size_t i = 0; i < ext->n_extras; i++) {
@@ -124,7 +130,7 @@ int cattn_extras_translate(struct cattn_extras *extras, const struct cattn_ext *
 
 bool cattn_prompt_is_good(const int32_t *tokens, size_t n, const struct cattn_ext *ext)
 {
-    return (tokens || !n) && cattn_ext_is_good(ext, n) && !cattn_tokens_negative(tokens, n);
+    return (tokens || !n) && (!ext || cattn_ext_is_good(ext, n)) && !cattn_tokens_negative(tokens, n);
 }
 
 int cattn_prompt_enter(struct cattn_extras *extras, const int32_t *tokens, size_t n, const struct cattn_ext *ext,

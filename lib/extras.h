@@ -34,7 +34,7 @@ static inline bool cattn_extras_any(const struct cattn_extras *extras)
 /* Whether one of the tokens has.  Those of a caller: whether one is no token. */
 bool cattn_tokens_negative(const int32_t *tokens, size_t n);
 
-/* Whether what a caller gives for n tokens is good.  NULL is. */
+/* Whether what a caller gives for n tokens is good. */
 bool cattn_ext_is_good(const struct cattn_ext *ext, uint64_t n);
 
 /* Copies a caller's tokens, with numbers for those in the ranges; the copy has references.  CATTN_ENOMEM: nothing

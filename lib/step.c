@@ -80,28 +80,14 @@ static void leave_step(struct cattn_cache *cache, const struct cattn_item *items
     }
 }
 
-/* A pool's worth of chunks; more can never fit. */
-static bool can_fit(const struct cattn_cache *cache, const struct cattn_sequence *sequence, uint32_t n_tokens)
-{
-    uint64_t capacity = (uint64_t)cache->tree.n_slots * cache->tree.chunk_tokens;
-    return sequence->n_tokens + (uint64_t)n_tokens <= capacity;
-}
-
-/* Of tokens that can never fit only the number is looked at. */
-static bool is_good(const struct cattn_cache *cache, const struct cattn_sequence *sequence,
-                    const struct cattn_item *item)
-{
-    return sequence && !sequence->in_step && item->tokens && item->n_tokens &&
-           cattn_ext_is_good(item->ext, item->n_tokens) &&
-           (!can_fit(cache, sequence, item->n_tokens) || !cattn_tokens_negative(item->tokens, item->n_tokens));
-}
-
-/* CATTN_EINVAL unless all items are good; then their sequences are in the step. */
+/* CATTN_EINVAL unless all items are good, as far as can be told without reading tokens; then their sequences are in the
+ * step. */
 static int enter_step(struct cattn_cache *cache, const struct cattn_item *items, size_t n_items)
 {
     for (size_t i = 0; i < n_items; i++) {
         struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
-        if (!is_good(cache, sequence, &items[i])) {
+        if (!sequence || sequence->in_step || !items[i].tokens || !items[i].n_tokens ||
+            (items[i].ext && !cattn_ext_is_good(items[i].ext, items[i].n_tokens))) {
             leave_step(cache, items, i);
             return CATTN_EINVAL;
         }
@@ -111,6 +97,13 @@ static int enter_step(struct cattn_cache *cache, const struct cattn_item *items,
 }
 
 /* ---- phase 1: match and hold, and cut the rest into pieces */
+
+/* A pool's worth of chunks; more can never fit. */
+static bool can_fit(const struct cattn_cache *cache, const struct cattn_sequence *sequence, uint32_t n_tokens)
+{
+    uint64_t capacity = (uint64_t)cache->tree.n_slots * cache->tree.chunk_tokens;
+    return sequence->n_tokens + (uint64_t)n_tokens <= capacity;
+}
 
 static int reserve_pending(struct cattn_step *step, size_t n_full)
 {
@@ -148,15 +141,20 @@ static int reserve_items(struct cattn_step *step, const struct cattn_item *items
     struct cattn_cache *cache = step->cache;
     size_t c = cache->tree.chunk_tokens, n_pieces = 0, n_full = 0;
     uint64_t n_tokens = 0;
+    bool fits = true;
     for (size_t i = 0; i < n_items; i++) {
         const struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
-        if (!can_fit(cache, sequence, items[i].n_tokens))
-            return CATTN_ETOOBIG;
+        if (!can_fit(cache, sequence, items[i].n_tokens)) {
+            fits = false; /* its tokens are not read */
+            continue;
+        }
+        if (cattn_tokens_negative(items[i].tokens, items[i].n_tokens))
+            return CATTN_EINVAL;
         n_pieces += (sequence->t + (size_t)items[i].n_tokens + c - 1) / c;
         n_full += (sequence->t + (size_t)items[i].n_tokens) / c;
         n_tokens += items[i].n_tokens;
     }
-    if (n_tokens > UINT32_MAX || n_pieces >= CATTN_PENDING)
+    if (!fits || n_tokens > UINT32_MAX || n_pieces >= CATTN_PENDING)
         return CATTN_ETOOBIG; /* rows are counted in 32 bits; no pool has as many slots as that takes */
     if (reserve_plans(step, n_items, n_pieces, n_full))
         return CATTN_ENOMEM;
@@ -656,7 +654,8 @@ static void close_step(struct cattn_step *step)
     for (size_t i = 0; i < step->n_plans; i++) {
         struct cattn_sequence *sequence = step->plans[i].sequence;
         sequence->in_step = false;
-        cattn_sequence_drop_pending(step->cache, sequence);
+        if (sequence->n_pending)
+            cattn_sequence_drop_pending(step->cache, sequence);
         if (sequence->closed)
             cattn_sequence_remove(step->cache, sequence);
         step->plans[i].sequence = NULL;

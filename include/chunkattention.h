@@ -134,7 +134,9 @@ enum cattn_flags {
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the
  * namespace, and the tokens from the first to the last of the chunk (4 bytes each, lowest first); what comes to 0
  * counts as 1, and the hash of a longer prefix goes on from the hash of the shorter one.  It is the same in every cache
- * with chunks of that size.  It is no secret and not made to withstand an attack: who must be sure compares tokens. */
+ * with chunks of that size.  A token with an extra identity counts as 4 bytes of token + 2^31, then id_len (8 bytes,
+ * lowest first) and the bytes.  It is no secret and not made to withstand an attack: who must be sure compares tokens
+ * and extra identities. */
 enum cattn_event_kind {
     CATTN_EVENT_PUBLISHED = 1, /* a chunk is cached: prompts that have it can find it.  Parents come before children */
     CATTN_EVENT_REMOVED = 2,   /* it is cached no more: evicted, not retained, or reopened by a truncate.  Children go
@@ -143,15 +145,19 @@ enum cattn_event_kind {
                                   What sequences that are still open go on with is not told of */
 };
 
+struct cattn_extra; /* see cattn_seq_open_ext */
+
 struct cattn_event {
     size_t size;           /* sizeof(struct cattn_event), of the library that runs */
     uint32_t kind;         /* enum cattn_event_kind */
-    uint32_t n_tokens;     /* chunk_tokens; CATTN_EVENT_CLEARED: 0, as are the next three */
+    uint32_t n_tokens;     /* chunk_tokens; CATTN_EVENT_CLEARED: 0, as are hash, parent, tokens and extras */
     uint64_t hash;         /* of the prefix that ends with this chunk */
     uint64_t parent;       /* of the prefix before it; 0: this is a first chunk */
     const int32_t *tokens; /* of the chunk */
     const void *ns;
     size_t ns_len;
+    const struct cattn_extra *extras; /* extra identities of these tokens: the longest ranges with equal bytes */
+    size_t n_extras;
 };
 
 struct cattn_config {
@@ -266,6 +272,26 @@ CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
 
 /* ---- sequences -------------------------------------------------------------------------------------- */
 
+/* Tokens of a caller are numbers >= 0.  Where a number does not say all, as with the placeholders of an image, tokens
+ * can have an extra identity: bytes such as the image's hash.  Two tokens are then the same, and can be shared, only if
+ * number and bytes are equal; a token without extra identity is not the same as one with it.  The bytes are compared in
+ * full, and copied: once, as long as anything refers to them.
+ * An identity is of each token by itself: how tokens are cut into ranges, calls or steps does not count, and neither
+ * does the place of a token in its range, since the k-th placeholder of an image comes behind the k-1 others, which
+ * must be equal too.  So the bytes must tell whatever else decides what these tokens stand for: the content of the
+ * image, how it was made smaller, and how many tokens it becomes. */
+struct cattn_extra {
+    uint64_t first, n; /* tokens first .. first+n-1 of those given in the same call; n >= 1 */
+    const void *id;    /* any bytes, id_len >= 1 of them (none could hide that a hash was forgotten) */
+    size_t id_len;
+};
+
+struct cattn_ext {
+    size_t size;                      /* sizeof(struct cattn_ext) */
+    const struct cattn_extra *extras; /* ascending, without overlap; read by the call only */
+    size_t n_extras;
+};
+
 /* Opens a sequence and matches the start of its prompt against what is cached in the namespace ns[0..ns_len)
  * (any bytes; ns_len 0 is a namespace like others; different namespaces never share).  At most the first n-1
  * tokens are matched, so that at least one row is computed; the match may end inside a chunk.
@@ -273,9 +299,14 @@ CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
  * cattn_step_begin.
  * Takes no slot and cannot fail for space.  The tokens are copied.  Allowed while a step is open: what the
  * step computes is not visible yet.  (Paper section 3.1.)
- * CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 sequences are open. */
+ * CATTN_EINVAL, also: a token is negative.  CATTN_ENOMEM, also: 2^24 sequences are open. */
 CATTN_API CATTN_CHECK int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
                                          size_t n, cattn_seq *seq, size_t *n_cached);
+
+/* The same for a prompt in which tokens have extra identities; ext NULL: none.  CATTN_EINVAL, also: ranges that are
+ * empty, not in order, or not inside of the tokens.  CATTN_ENOMEM. */
+CATTN_API CATTN_CHECK int cattn_seq_open_ext(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
+                                             size_t n, const struct cattn_ext *ext, cattn_seq *seq, size_t *n_cached);
 
 /* A new sequence with the same tokens; it shares all storage, takes no slot.  CATTN_EINVAL.  CATTN_EBUSY: seq is in the
  * open step.  CATTN_ENOMEM, as for open. */
@@ -291,7 +322,8 @@ CATTN_API int cattn_seq_close(cattn_cache *cache, cattn_seq seq);
 /* The number of tokens it holds; during a step the number before it. */
 CATTN_API CATTN_CHECK int cattn_seq_length(const cattn_cache *cache, cattn_seq seq, size_t *length);
 
-/* Copies its first min(length, capacity) tokens; *length (if not NULL) is set to all it holds. */
+/* Copies its first min(length, capacity) tokens, as they were given (without extra identities); *length (if not NULL)
+ * is set to all it holds. */
 CATTN_API CATTN_CHECK int cattn_seq_tokens(const cattn_cache *cache, cattn_seq seq, int32_t *tokens, size_t capacity,
                                            size_t *length);
 
@@ -313,19 +345,21 @@ CATTN_API const char *cattn_strwhy(uint32_t reason);
 /* ---- prefixes and namespaces ------------------------------------------------------------------------ */
 
 /* Keeps a cached prefix: its chunks are not evicted until as many unpins were given, whether a sequence uses them or
- * not.  What is pinned are the whole chunks of tokens[0..n); the n % chunk_tokens tokens behind them are not looked at.
+ * not.  What is pinned are the whole chunks of tokens[0..n), whose extra identities ext has (NULL: none); the
+ * n % chunk_tokens tokens behind them do not count.
  * All must be cached: feed a sequence those tokens, end the step, pin, close the sequence.  A pinned chunk counts as
  * used; a pool that is pinned full cannot run a step (CATTN_EFULL, or CATTN_ETOOBIG).
  * Allowed while a step is open, which changes nothing for the step; what the step computes is not cached yet.
- * CATTN_EINVAL.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.  CATTN_ENOMEM: 2^32 - 1 pins
- * are held already. */
+ * CATTN_EINVAL, also: a token is negative.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.
+ * CATTN_ENOMEM, also: 2^32 - 1 pins are held already. */
 CATTN_API CATTN_CHECK int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
-                                           size_t n);
+                                           size_t n, const struct cattn_ext *ext);
 
 /* Undoes one pin of the same whole chunks.  When nothing else refers to them they can be evicted, as those of a
- * sequence that was closed (see CATTN_NO_RETAIN).  CATTN_EINVAL.  CATTN_ENOTFOUND: no pin has exactly these chunks. */
+ * sequence that was closed (see CATTN_NO_RETAIN).  CATTN_EINVAL.  CATTN_ENOTFOUND: no pin has exactly these chunks.
+ * CATTN_ENOMEM: with ext only. */
 CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
-                                             size_t n);
+                                             size_t n, const struct cattn_ext *ext);
 
 /* Writes all pinned prefixes of all namespaces to a file: their tokens, pins, and K and V of all layers, each chunk
  * once.  model[0..model_len) names what made these K and V: the weights and their revision, the adapter, the rotary
@@ -392,7 +426,8 @@ struct cattn_item {
     uint32_t first_row;    /* out: rows first_row .. first_row+n_rows-1 of the step are this item's */
     uint32_t n_rows;       /* out: row j of the item is tokens[n_tokens - n_rows + j] ... */
     uint64_t position;     /* out: ... at position + j of its sequence */
-    const void *ext;       /* NULL */
+    const struct cattn_ext *ext; /* in: extra identities, whose ranges count from tokens[0]; NULL: none.  Read by
+                                    step_begin only */
 };
 
 /* The scratch of steps; a cache has one step open at a time. */
@@ -406,7 +441,8 @@ CATTN_API void cattn_step_destroy(cattn_step *step);
  * last ones of its tokens: those not found in the cache, at least one, at least min_rows.  Fills the out
  * fields of the items (only when it succeeds).  n_items = 0 is an empty step.
  * In this order: CATTN_ESTATE: a step of this cache is open.  CATTN_EINVAL: a bad handle, a sequence twice,
- * n_tokens = 0.  CATTN_ETOOBIG, CATTN_EFULL, CATTN_ENOMEM.  (Paper section 3.1 and 3.3.) */
+ * n_tokens = 0, bad ext, a negative token (tokens of an item whose number alone exceeds the pool are not read).
+ * CATTN_ETOOBIG, CATTN_EFULL, CATTN_ENOMEM.  (Paper section 3.1 and 3.3.) */
 CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items);
 
 /* What attention is computed; all zero: the plain one.  The score of a row at position p for a token at position t
@@ -556,6 +592,7 @@ struct cattn_request_config {
     int32_t priority;      /* as long as one of higher priority waits none of lower is admitted (but see ageing) */
     uint64_t arrival;      /* in any unit; among equals, and without arrivals, the order of the submits */
     uint64_t tag;          /* the caller's, comes back with its turns */
+    const struct cattn_ext *ext; /* extra identities in the prompt, copied; NULL: none.  Items have their part of it */
 };
 
 /* Queues a request.  CATTN_ETOOBIG: prompt and max_new can never fit in the pool, even alone.  CATTN_EINVAL.

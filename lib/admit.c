@@ -46,7 +46,7 @@ static void look_up(const struct cattn_sched *sched, struct cattn_want *want)
         return;
     uint32_t root = cattn_roots_find(&tree->roots, want->ns.bytes, want->ns.length);
     size_t n = (want->n_tokens - 1) / tree->chunk_tokens;
-    want->n_matched = root == CATTN_NONE ? 0 : cattn_tree_match(tree, root, want->tokens, n, sched->path);
+    want->n_matched = root == CATTN_NONE ? 0 : cattn_tree_match(tree, root, want->ids, n, sched->path);
     want->leaf = want->n_matched ? sched->path[want->n_matched - 1] : CATTN_NONE;
     want->revision = tree->revision;
 }
@@ -76,7 +76,7 @@ static bool fits(const struct cattn_sched *sched, struct cattn_want *want)
 static size_t common_chunks(const struct cattn_want *a, size_t n_a, const struct cattn_want *b, size_t n_b, size_t c)
 {
     size_t n = n_a < n_b ? n_a : n_b, i = 0;
-    while (i + c <= n && !memcmp(a->tokens + i, b->tokens + i, c * sizeof(*a->tokens)))
+    while (i + c <= n && !memcmp(a->ids + i, b->ids + i, c * sizeof(*a->ids)))
         i += c;
     return i / c;
 }

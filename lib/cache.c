@@ -197,7 +197,8 @@ int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache)
     status = cattn_cache_make(&shape, backend, chosen(config->kernel, "CATTN_KERNEL"), config->flags, &made);
     if (status)
         return status;
-    if (cattn_events_open(&made->tree.events, shape.n_slots, config->on_event, config->event_context)) {
+    if (cattn_events_open(&made->tree.events, shape.n_slots, shape.chunk_tokens, config->on_event,
+                          config->event_context)) {
         cattn_cache_destroy(made);
         return CATTN_ENOMEM;
     }

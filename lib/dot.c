@@ -63,7 +63,7 @@ static void draw_slot(struct pen *pen, const struct cattn_tree *tree, uint32_t s
     const struct cattn_slot *x = &tree->slots[slot];
     draw(pen, "    c%" PRIu32 " [style=%s, label=\"", slot, style_of(x));
     for (uint32_t i = 0; i < x->fill && i < LABEL_TOKENS; i++)
-        draw(pen, "%" PRId32 " ", cattn_tree_tokens(tree, slot)[i]);
+        draw(pen, "%" PRId32 " ", cattn_extras_token(&tree->extras, cattn_tree_tokens(tree, slot)[i]));
     draw(pen, "%s\\n%" PRIu32 " tokens, %" PRIu64 " refs\"];\n", x->fill > LABEL_TOKENS ? "..." : "", x->fill, x->refs);
     if (x->parent == CATTN_NONE)
         draw(pen, "    r%" PRIu32 " -> c%" PRIu32 ";\n", x->root, slot);

@@ -3,18 +3,26 @@
 #include "memory.h"
 #include "tree.h"
 
-int cattn_events_open(struct cattn_events *events, uint32_t n_slots,
+int cattn_events_open(struct cattn_events *events, uint32_t n_slots, uint32_t chunk_tokens,
                       void (*call)(void *context, const struct cattn_event *event), void *context)
 {
     *events = (struct cattn_events){.call = call, .context = context};
-    if (call)
-        events->hashes = cattn_calloc(n_slots, sizeof(*events->hashes));
-    return !call || events->hashes ? CATTN_OK : CATTN_ENOMEM;
+    if (!call)
+        return CATTN_OK;
+    events->hashes = cattn_calloc(n_slots, sizeof(*events->hashes));
+    events->tokens = cattn_malloc(chunk_tokens, sizeof(*events->tokens));
+    events->extras = cattn_malloc(chunk_tokens, sizeof(*events->extras));
+    if (events->hashes && events->tokens && events->extras)
+        return CATTN_OK;
+    cattn_events_close(events);
+    return CATTN_ENOMEM;
 }
 
 void cattn_events_close(struct cattn_events *events)
 {
     cattn_free(events->hashes);
+    cattn_free(events->tokens);
+    cattn_free(events->extras);
     *events = (struct cattn_events){0};
 }
 
@@ -32,19 +40,36 @@ static uint64_t hash_number(uint64_t hash, uint64_t number, int n_bytes)
     return hash;
 }
 
-static uint64_t hash_name(const struct cattn_root *root)
+/* With the length in front. */
+static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, size_t length)
 {
-    uint64_t hash = hash_number(UINT64_C(0xcbf29ce484222325), root->name_length, 8);
-    for (size_t i = 0; i < root->name_length; i++)
-        hash = hash_byte(hash, root->name[i]);
+    hash = hash_number(hash, length, 8);
+    for (size_t i = 0; i < length; i++)
+        hash = hash_byte(hash, bytes[i]);
     return hash;
 }
 
-/* 0 stands for "no chunk before". */
-static uint64_t hash_chunk(uint64_t hash, const int32_t *tokens, uint32_t n)
+static uint64_t hash_name(const struct cattn_root *root)
 {
-    for (uint32_t i = 0; i < n; i++)
-        hash = hash_number(hash, (uint32_t)tokens[i], 4);
+    return hash_bytes(UINT64_C(0xcbf29ce484222325), root->name, root->name_length);
+}
+
+/* A caller's token has no upper bit: with it, bytes follow. */
+static uint64_t hash_extra(const struct cattn_extras *extras, uint64_t hash, int32_t token)
+{
+    const struct cattn_interned *id = &extras->ids.records[cattn_extras_id(extras, token)];
+    hash = hash_number(hash, (uint32_t)cattn_extras_token(extras, token) | UINT32_C(0x80000000), 4);
+    return hash_bytes(hash, id->bytes, id->length);
+}
+
+/* 0 stands for "no chunk before". */
+static uint64_t hash_chunk(const struct cattn_tree *tree, uint64_t hash, uint32_t slot)
+{
+    const int32_t *tokens = cattn_tree_tokens(tree, slot);
+    bool extras = tree->slots[slot].extras;
+    for (uint32_t i = 0; i < tree->chunk_tokens; i++)
+        hash = extras && tokens[i] < 0 ? hash_extra(&tree->extras, hash, tokens[i])
+                                       : hash_number(hash, (uint32_t)tokens[i], 4);
     return hash ? hash : 1;
 }
 
@@ -59,6 +84,30 @@ static void tell(const struct cattn_tree *tree, uint32_t root, struct cattn_even
     tree->events.call(tree->events.context, event);
 }
 
+static struct cattn_extra range_of(const struct cattn_extras *extras, uint32_t first, uint32_t id)
+{
+    const struct cattn_interned *bytes = &extras->ids.records[id];
+    return (struct cattn_extra){.first = first, .n = 1, .id = bytes->bytes, .id_len = bytes->length};
+}
+
+/* As the caller knows them: tokens, and ranges of them with equal bytes. */
+static void show_extras(const struct cattn_tree *tree, const int32_t *tokens, struct cattn_event *event)
+{
+    const struct cattn_events *events = &tree->events;
+    uint32_t before = CATTN_NONE; /* the id of the token before, if it has one */
+    for (uint32_t i = 0; i < tree->chunk_tokens; i++) {
+        uint32_t id = tokens[i] < 0 ? cattn_extras_id(&tree->extras, tokens[i]) : CATTN_NONE;
+        events->tokens[i] = cattn_extras_token(&tree->extras, tokens[i]);
+        if (id != CATTN_NONE && id == before)
+            events->extras[event->n_extras - 1].n++;
+        else if (id != CATTN_NONE)
+            events->extras[event->n_extras++] = range_of(&tree->extras, i, id);
+        before = id;
+    }
+    event->tokens = events->tokens;
+    event->extras = events->extras;
+}
+
 static void tell_chunk(const struct cattn_tree *tree, uint32_t slot, uint32_t kind)
 {
     const struct cattn_slot *x = &tree->slots[slot];
@@ -67,6 +116,8 @@ static void tell_chunk(const struct cattn_tree *tree, uint32_t slot, uint32_t ki
                                 .hash = tree->events.hashes[slot],
                                 .parent = x->parent == CATTN_NONE ? 0 : tree->events.hashes[x->parent],
                                 .tokens = cattn_tree_tokens(tree, slot)};
+    if (x->extras)
+        show_extras(tree, event.tokens, &event);
     tell(tree, x->root, &event);
 }
 
@@ -77,7 +128,7 @@ void cattn_events_published(const struct cattn_tree *tree, uint32_t slot)
     if (!root->current)
         return;
     uint64_t before = x->parent == CATTN_NONE ? hash_name(root) : tree->events.hashes[x->parent];
-    tree->events.hashes[slot] = hash_chunk(before, cattn_tree_tokens(tree, slot), tree->chunk_tokens);
+    tree->events.hashes[slot] = hash_chunk(tree, before, slot);
     tell_chunk(tree, slot, CATTN_EVENT_PUBLISHED);
 }
 

@@ -11,10 +11,12 @@ struct cattn_events {
     void (*call)(void *context, const struct cattn_event *event); /* NULL: nobody listens */
     void *context;
     uint64_t *hashes; /* of the prefix that ends in each slot, for those that were told of */
+    int32_t *tokens;  /* of one chunk that has extras, as the caller knows them */
+    struct cattn_extra *extras;
 };
 
 /* call may be NULL.  CATTN_ENOMEM. */
-int cattn_events_open(struct cattn_events *events, uint32_t n_slots,
+int cattn_events_open(struct cattn_events *events, uint32_t n_slots, uint32_t chunk_tokens,
                       void (*call)(void *context, const struct cattn_event *event), void *context);
 void cattn_events_close(struct cattn_events *events);
 

@@ -17,12 +17,16 @@
 struct key {
     uint32_t parent; /* CATTN_NONE: a first one */
     uint32_t space;
-    const int32_t *tokens;
+    const int32_t *tokens; /* those that have extras as numbers */
 };
 
 /* A chunk of the file. */
 struct chunk {
     struct key key;
+    unsigned char *tokens; /* where it has them: key.tokens */
+    const unsigned char *extras;
+    uint32_t n_extras;
+    bool translated;      /* its tokens refer to their extras */
     uint32_t pins, depth; /* depth: chunks above it */
     uint32_t node;        /* the last one that ends in it or above it, or CATTN_NONE */
     uint32_t pieces;      /* the first of those cut from it, or CATTN_NONE */
@@ -41,6 +45,11 @@ struct node {
 struct piece {
     uint32_t node, from, at;
     uint32_t next; /* of the same chunk, or CATTN_NONE */
+};
+
+struct bytes {
+    const unsigned char *at;
+    size_t length;
 };
 
 struct space {
@@ -65,6 +74,8 @@ struct loader {
     unsigned char *tree;
     struct chunk *chunks;
     struct space *spaces;
+    uint32_t *ids; /* of the extras, each a reference */
+    uint32_t n_ids;
     struct node *nodes;
     struct piece *pieces;
     uint32_t n_nodes, n_pieces;
@@ -86,6 +97,7 @@ static int check_header(const struct loader *loader)
     expected.chunk_tokens = n;
     expected.n_chunks = found->n_chunks;
     expected.n_spaces = found->n_spaces;
+    expected.n_extras = found->n_extras;
     expected.model_bytes = found->model_bytes;
     expected.tree_bytes = found->tree_bytes;
     return memcmp(&expected, found, sizeof(expected)) ? CATTN_EFORMAT : CATTN_OK;
@@ -109,7 +121,8 @@ static int check_length(const struct loader *loader)
         return CATTN_EFORMAT;
     rest -= header->model_bytes + header->tree_bytes;
     if (rest / chunk != header->n_chunks || rest % chunk || header->tree_bytes / node < header->n_chunks ||
-        header->tree_bytes / sizeof(uint64_t) < header->n_spaces || header->tree_bytes > SIZE_MAX / 2)
+        header->tree_bytes / sizeof(uint64_t) < (uint64_t)header->n_spaces + header->n_extras ||
+        header->tree_bytes > SIZE_MAX / 2)
         return CATTN_EFORMAT;
     return CATTN_OK;
 }
@@ -225,31 +238,54 @@ static bool equals_node(const struct loader *loader, uint32_t number, const void
 /* ---- the tree of the file */
 
 /* Takes n bytes; NULL: there are less. */
-static const unsigned char *take(const unsigned char **at, const unsigned char *end, uint64_t n)
+static unsigned char *take(unsigned char **at, const unsigned char *end, uint64_t n)
 {
-    const unsigned char *bytes = *at;
+    unsigned char *bytes = *at;
     if ((uint64_t)(end - bytes) < n)
         return NULL;
     *at += n;
     return bytes;
 }
 
+/* Whether the extras of a chunk are some, in order, and its tokens such as callers give. */
+static bool check_tokens(const struct loader *loader, const struct chunk *chunk)
+{
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < chunk->n_extras; i++) {
+        struct cattn_save_extra extra;
+        memcpy(&extra, chunk->extras + i * sizeof(extra), sizeof(extra));
+        if (extra.offset < end || extra.offset >= loader->header.chunk_tokens || extra.id >= loader->header.n_extras)
+            return false;
+        end = extra.offset + 1;
+    }
+    return !cattn_tokens_negative(chunk->key.tokens, loader->header.chunk_tokens);
+}
+
 /* Chunk number i.  All that comes before it in the tree is made of 4 bytes, so its tokens are aligned. */
-static int parse_chunk(struct loader *loader, uint32_t i, const unsigned char **at, const unsigned char *end)
+static int parse_chunk(struct loader *loader, uint32_t i, unsigned char **at, const unsigned char *end)
 {
     const uint32_t c = loader->header.chunk_tokens;
     struct chunk *chunk = &loader->chunks[i];
     struct cattn_save_chunk found;
-    const unsigned char *bytes = take(at, end, sizeof(found)), *tokens = take(at, end, c * sizeof(int32_t));
-    if (!bytes || !tokens)
+    const unsigned char *bytes = take(at, end, sizeof(found));
+    if (!bytes)
         return CATTN_EFORMAT;
     memcpy(&found, bytes, sizeof(found));
-    if ((found.parent != CATTN_NONE && found.parent >= i) || found.space >= loader->header.n_spaces || found.n_extras)
+    const unsigned char *extras = take(at, end, found.n_extras * (uint64_t)sizeof(struct cattn_save_extra));
+    unsigned char *tokens = take(at, end, c * sizeof(int32_t));
+    if (!extras || !tokens)
+        return CATTN_EFORMAT;
+    if ((found.parent != CATTN_NONE && found.parent >= i) || found.space >= loader->header.n_spaces)
         return CATTN_EFORMAT;
     *chunk = (struct chunk){.key = {found.parent, found.space, (const int32_t *)(const void *)tokens},
+                            .tokens = tokens,
+                            .extras = extras,
+                            .n_extras = found.n_extras,
                             .pins = found.pins,
                             .node = CATTN_NONE,
                             .pieces = CATTN_NONE};
+    if (!check_tokens(loader, chunk))
+        return CATTN_EFORMAT;
     if (found.parent == CATTN_NONE)
         return CATTN_OK;
     struct chunk *parent = &loader->chunks[found.parent];
@@ -258,24 +294,76 @@ static int parse_chunk(struct loader *loader, uint32_t i, const unsigned char **
     return parent->key.space == found.space ? CATTN_OK : CATTN_EFORMAT;
 }
 
-static int parse_space(struct loader *loader, uint32_t i, const unsigned char **at, const unsigned char *end)
+/* Bytes with their length in front; at NULL: there are less. */
+static struct bytes take_bytes(unsigned char **at, const unsigned char *end)
 {
     uint64_t length = 0;
     const unsigned char *bytes = take(at, end, sizeof(length));
-    if (!bytes)
-        return CATTN_EFORMAT;
-    memcpy(&length, bytes, sizeof(length));
-    bytes = take(at, end, length);
-    if (!bytes)
+    if (bytes)
+        memcpy(&length, bytes, sizeof(length));
+    return (struct bytes){bytes ? take(at, end, length) : NULL, (size_t)length};
+}
+
+static int parse_space(struct loader *loader, uint32_t i, unsigned char **at, const unsigned char *end)
+{
+    struct bytes bytes = take_bytes(at, end);
+    if (!bytes.at)
         return CATTN_EFORMAT;
     struct space *space = &loader->spaces[i];
-    *space = (struct space){.name = bytes, .length = (size_t)length, .root = CATTN_NONE};
-    uint64_t hash = cattn_roots_hash(&loader->cache->tree.roots, bytes, space->length);
+    *space = (struct space){.name = bytes.at, .length = bytes.length, .root = CATTN_NONE};
+    uint64_t hash = cattn_roots_hash(&loader->cache->tree.roots, bytes.at, space->length);
     uint32_t *entry = find_in_set(loader, hash, equals_space, space);
     if (*entry)
         return CATTN_EFORMAT;
     *entry = i + 1;
     return CATTN_OK;
+}
+
+static int parse_id(struct loader *loader, unsigned char **at, const unsigned char *end)
+{
+    struct bytes bytes = take_bytes(at, end);
+    if (!bytes.at || !bytes.length)
+        return CATTN_EFORMAT;
+    if (cattn_extras_add_id(&loader->cache->tree.extras, bytes.at, bytes.length, &loader->ids[loader->n_ids]))
+        return CATTN_ENOMEM;
+    loader->n_ids++;
+    return CATTN_OK;
+}
+
+/* Tokens that have extras become numbers. */
+static int translate_chunk(struct loader *loader, struct chunk *chunk)
+{
+    struct cattn_extras *extras = &loader->cache->tree.extras;
+    int32_t *tokens = (int32_t *)(void *)chunk->tokens;
+    int status = CATTN_OK;
+    chunk->translated = true;
+    for (uint32_t i = 0; !status && i < chunk->n_extras; i++) {
+        struct cattn_save_extra extra;
+        memcpy(&extra, chunk->extras + i * sizeof(extra), sizeof(extra));
+        status = cattn_extras_add(extras, tokens[extra.offset], loader->ids[extra.id], &tokens[extra.offset]);
+    }
+    return status;
+}
+
+static int translate(struct loader *loader)
+{
+    int status = CATTN_OK;
+    for (uint32_t i = 0; !status && i < loader->header.n_chunks; i++) {
+        if (loader->chunks[i].n_extras)
+            status = translate_chunk(loader, &loader->chunks[i]);
+    }
+    return status;
+}
+
+static void drop_extras(struct loader *loader)
+{
+    struct cattn_extras *extras = &loader->cache->tree.extras;
+    for (uint32_t i = 0; loader->ids && i < loader->header.n_chunks; i++) {
+        if (loader->chunks[i].translated)
+            cattn_extras_drop(extras, loader->chunks[i].key.tokens, loader->header.chunk_tokens);
+    }
+    for (uint32_t i = 0; i < loader->n_ids; i++)
+        cattn_extras_drop_id(extras, loader->ids[i]);
 }
 
 /* Each chunk is there once, and each is needed by a pin. */
@@ -295,18 +383,28 @@ static int check_chunks(struct loader *loader)
 static int parse_tree(struct loader *loader)
 {
     const struct cattn_save_header *header = &loader->header;
-    const unsigned char *at = loader->tree, *end = at + header->tree_bytes;
-    loader->chunks = cattn_malloc(header->n_chunks, sizeof(*loader->chunks));
+    unsigned char *at = loader->tree;
+    const unsigned char *end = at + header->tree_bytes;
+    loader->chunks = cattn_calloc(header->n_chunks, sizeof(*loader->chunks));
     loader->spaces = cattn_calloc(header->n_spaces, sizeof(*loader->spaces));
     if (!loader->chunks || !loader->spaces || empty_set(&loader->set, header->n_spaces))
+        return CATTN_ENOMEM;
+    loader->ids = cattn_malloc(header->n_extras, sizeof(*loader->ids));
+    if (!loader->ids)
         return CATTN_ENOMEM;
     int status = CATTN_OK;
     for (uint32_t i = 0; !status && i < header->n_chunks; i++)
         status = parse_chunk(loader, i, &at, end);
     for (uint32_t i = 0; !status && i < header->n_spaces; i++)
         status = parse_space(loader, i, &at, end);
-    if (status || at != end)
-        return CATTN_EFORMAT;
+    for (uint32_t i = 0; !status && i < header->n_extras; i++)
+        status = parse_id(loader, &at, end);
+    if (!status && at != end)
+        status = CATTN_EFORMAT;
+    if (!status)
+        status = translate(loader);
+    if (status)
+        return status;
     return empty_set(&loader->set, header->n_chunks) ? CATTN_ENOMEM : check_chunks(loader);
 }
 
@@ -603,10 +701,12 @@ static int load_pinned(struct cattn_cache *cache, const char *path, const void *
     if (!status && n_tokens)
         *n_tokens = (uint64_t)loader.n_nodes * cache->shape.chunk_tokens;
     drop_spaces(&loader);
+    drop_extras(&loader);
     cattn_input_close(&loader.input);
     cattn_free(loader.tree);
     cattn_free(loader.chunks);
     cattn_free(loader.spaces);
+    cattn_free(loader.ids);
     cattn_free(loader.nodes);
     cattn_free(loader.pieces);
     cattn_free(loader.joined);

@@ -1,38 +1,42 @@
 /* Pins, namespaces and eviction, as callers ask for them. */
 #include "cache.h"
 
-static bool is_prefix(const cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+static bool is_name(const cattn_cache *cache, const void *ns, size_t ns_len)
 {
-    return cache && (ns || !ns_len) && (tokens || !n);
+    return cache && (ns || !ns_len);
 }
 
-static int pin(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+typedef int change_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
+
+/* The prompt is compared alone, so it keeps its numbers no longer than that. */
+static int change(struct cattn_cache *cache, change_pin *call, const void *ns, size_t ns_len, const int32_t *tokens,
+                  size_t n, const struct cattn_ext *ext)
 {
-    if (!is_prefix(cache, ns, ns_len, tokens, n))
+    int32_t *translated;
+    if (!is_name(cache, ns, ns_len) || !cattn_prompt_is_good(tokens, n, ext))
         return CATTN_EINVAL;
-    return cattn_tree_pin(&cache->tree, ns, ns_len, tokens, n);
+    if (cattn_prompt_enter(&cache->tree.extras, tokens, n, ext, &translated))
+        return CATTN_ENOMEM;
+    int status = call(&cache->tree, ns, ns_len, translated ? translated : tokens, n);
+    cattn_prompt_leave(&cache->tree.extras, translated, n);
+    return status;
 }
 
-int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
+                     const struct cattn_ext *ext)
 {
-    return CATTN_LOCKED(cache, pin(cache, ns, ns_len, tokens, n));
+    return CATTN_LOCKED(cache, change(cache, cattn_tree_pin, ns, ns_len, tokens, n, ext));
 }
 
-static int unpin(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
+int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
+                       const struct cattn_ext *ext)
 {
-    if (!is_prefix(cache, ns, ns_len, tokens, n))
-        return CATTN_EINVAL;
-    return cattn_tree_unpin(&cache->tree, ns, ns_len, tokens, n);
-}
-
-int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
-{
-    return CATTN_LOCKED(cache, unpin(cache, ns, ns_len, tokens, n));
+    return CATTN_LOCKED(cache, change(cache, cattn_tree_unpin, ns, ns_len, tokens, n, ext));
 }
 
 static int invalidate(struct cattn_cache *cache, const void *ns, size_t ns_len)
 {
-    if (!is_prefix(cache, ns, ns_len, NULL, 0))
+    if (!is_name(cache, ns, ns_len))
         return CATTN_EINVAL;
     cattn_tree_invalidate(&cache->tree, ns, ns_len);
     return CATTN_OK;
@@ -55,7 +59,7 @@ static uint64_t count_closed(const cattn_cache *cache, uint32_t root)
 
 static int get_usage(const struct cattn_cache *cache, const void *ns, size_t ns_len, struct cattn_usage *stats)
 {
-    if (!is_prefix(cache, ns, ns_len, NULL, 0) || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
+    if (!is_name(cache, ns, ns_len) || !stats || !cattn_struct_writable(stats, sizeof(*stats)))
         return CATTN_EINVAL;
     const struct cattn_roots *roots = &cache->tree.roots;
     uint32_t root = cattn_roots_find(roots, ns, ns_len);

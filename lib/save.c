@@ -14,7 +14,11 @@ struct saver {
     uint32_t *numbers; /* by slot: of its chunk, + 1; 0: not saved */
     uint32_t *roots;   /* of what is saved */
     uint32_t n_roots;
-    uint32_t *spaces;      /* by root: its place among them, + 1 */
+    uint32_t *spaces; /* by root: its place among them, + 1 */
+    uint32_t *ids;    /* extra identities that are saved */
+    uint32_t n_ids;
+    uint32_t *places;      /* by number of an extra identity: its place among them, + 1 */
+    uint64_t n_extras;     /* tokens that have one */
     unsigned char *tokens; /* of one chunk, layer and KV head */
     size_t n_bytes;
 };
@@ -29,6 +33,22 @@ static void add_space(struct saver *saver, uint32_t root)
     saver->spaces[root] = saver->n_roots;
 }
 
+static void add_extras(struct saver *saver, uint32_t slot)
+{
+    const struct cattn_tree *tree = &saver->cache->tree;
+    for (uint32_t i = 0; tree->slots[slot].extras && i < tree->chunk_tokens; i++) {
+        int32_t token = cattn_tree_tokens(tree, slot)[i];
+        if (token >= 0)
+            continue;
+        uint32_t id = cattn_extras_id(&tree->extras, token);
+        saver->n_extras++;
+        if (saver->places[id])
+            continue;
+        saver->ids[saver->n_ids++] = id;
+        saver->places[id] = saver->n_ids;
+    }
+}
+
 /* The chunks from a pin upwards that are not in the list yet. */
 static void add_path(struct saver *saver, uint32_t leaf)
 {
@@ -39,6 +59,7 @@ static void add_path(struct saver *saver, uint32_t leaf)
     saver->n_chunks = n;
     for (uint32_t slot = leaf; slot != CATTN_NONE && !saver->numbers[slot]; slot = slots[slot].parent) {
         add_space(saver, slots[slot].root);
+        add_extras(saver, slot);
         saver->numbers[slot] = n;
         saver->chunks[--n] = slot;
     }
@@ -51,8 +72,11 @@ static int list_chunks(struct saver *saver)
     saver->numbers = cattn_calloc(tree->n_touched, sizeof(*saver->numbers));
     saver->roots = cattn_malloc(tree->roots.n, sizeof(*saver->roots));
     saver->spaces = cattn_calloc(tree->roots.n, sizeof(*saver->spaces));
+    saver->ids = cattn_malloc(tree->extras.ids.n, sizeof(*saver->ids));
+    saver->places = cattn_calloc(tree->extras.ids.n, sizeof(*saver->places));
     saver->tokens = cattn_malloc(saver->n_bytes, 1);
-    if (!saver->chunks || !saver->numbers || !saver->roots || !saver->spaces || !saver->tokens)
+    if (!saver->chunks || !saver->numbers || !saver->roots || !saver->spaces || !saver->ids || !saver->places ||
+        !saver->tokens)
         return CATTN_ENOMEM;
     for (uint32_t slot = 0; slot < tree->n_touched; slot++) {
         if (tree->slots[slot].pins)
@@ -67,7 +91,9 @@ static uint64_t tree_bytes(const struct saver *saver)
     uint64_t n = saver->n_chunks * (sizeof(struct cattn_save_chunk) + (uint64_t)tree->chunk_tokens * sizeof(int32_t));
     for (uint32_t i = 0; i < saver->n_roots; i++)
         n += sizeof(uint64_t) + cattn_roots_at(&tree->roots, saver->roots[i])->name_length;
-    return n;
+    for (uint32_t i = 0; i < saver->n_ids; i++)
+        n += sizeof(uint64_t) + tree->extras.ids.records[saver->ids[i]].length;
+    return n + saver->n_extras * sizeof(struct cattn_save_extra);
 }
 
 /* ---- writing: what was written badly is found when the file is committed, if not before */
@@ -77,6 +103,7 @@ static int write_header(struct saver *saver, const void *model, size_t model_len
     struct cattn_save_header header = cattn_save_header_of(saver->cache);
     header.n_chunks = saver->n_chunks;
     header.n_spaces = saver->n_roots;
+    header.n_extras = saver->n_ids;
     header.model_bytes = model_len;
     header.tree_bytes = tree_bytes(saver);
     if (cattn_output_write(&saver->output, &header, sizeof(header)) || cattn_output_end_section(&saver->output) ||
@@ -85,34 +112,70 @@ static int write_header(struct saver *saver, const void *model, size_t model_len
     return cattn_output_end_section(&saver->output);
 }
 
+static uint32_t count_extras(const struct cattn_tree *tree, uint32_t slot)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; tree->slots[slot].extras && i < tree->chunk_tokens; i++)
+        n += cattn_tree_tokens(tree, slot)[i] < 0;
+    return n;
+}
+
+/* The identities, then the tokens as the caller knows them. */
+static int write_extras(struct saver *saver, uint32_t slot)
+{
+    const struct cattn_tree *tree = &saver->cache->tree;
+    const int32_t *tokens = cattn_tree_tokens(tree, slot);
+    for (uint32_t i = 0; i < tree->chunk_tokens; i++) {
+        if (tokens[i] >= 0)
+            continue;
+        struct cattn_save_extra extra = {i, saver->places[cattn_extras_id(&tree->extras, tokens[i])] - 1};
+        if (cattn_output_write(&saver->output, &extra, sizeof(extra)))
+            return CATTN_EIO;
+    }
+    for (uint32_t i = 0; i < tree->chunk_tokens; i++) {
+        int32_t token = cattn_extras_token(&tree->extras, tokens[i]);
+        if (cattn_output_write(&saver->output, &token, sizeof(token)))
+            return CATTN_EIO;
+    }
+    return CATTN_OK;
+}
+
 static int write_node(struct saver *saver, uint32_t slot)
 {
     const struct cattn_tree *tree = &saver->cache->tree;
     const struct cattn_slot *x = &tree->slots[slot];
     struct cattn_save_chunk chunk = {.parent = x->parent == CATTN_NONE ? CATTN_NONE : saver->numbers[x->parent] - 1,
                                      .space = saver->spaces[x->root] - 1,
-                                     .pins = x->pins};
+                                     .pins = x->pins,
+                                     .n_extras = count_extras(tree, slot)};
     if (cattn_output_write(&saver->output, &chunk, sizeof(chunk)))
         return CATTN_EIO;
+    if (chunk.n_extras)
+        return write_extras(saver, slot);
     return cattn_output_write(&saver->output, cattn_tree_tokens(tree, slot), tree->chunk_tokens * sizeof(int32_t));
 }
 
-static int write_space(struct saver *saver, uint32_t root)
+static int write_bytes(struct saver *saver, const unsigned char *bytes, uint64_t length)
 {
-    const struct cattn_root *record = cattn_roots_at(&saver->cache->tree.roots, root);
-    uint64_t length = record->name_length;
     if (cattn_output_write(&saver->output, &length, sizeof(length)))
         return CATTN_EIO;
-    return cattn_output_write(&saver->output, record->name, record->name_length);
+    return cattn_output_write(&saver->output, bytes, (size_t)length);
 }
 
 static int write_tree(struct saver *saver)
 {
+    const struct cattn_tree *tree = &saver->cache->tree;
     int status = CATTN_OK;
     for (uint32_t i = 0; !status && i < saver->n_chunks; i++)
         status = write_node(saver, saver->chunks[i]);
-    for (uint32_t i = 0; !status && i < saver->n_roots; i++)
-        status = write_space(saver, saver->roots[i]);
+    for (uint32_t i = 0; !status && i < saver->n_roots; i++) {
+        const struct cattn_root *root = cattn_roots_at(&tree->roots, saver->roots[i]);
+        status = write_bytes(saver, root->name, root->name_length);
+    }
+    for (uint32_t i = 0; !status && i < saver->n_ids; i++) {
+        const struct cattn_interned *id = &tree->extras.ids.records[saver->ids[i]];
+        status = write_bytes(saver, id->bytes, id->length);
+    }
     return status ? status : cattn_output_end_section(&saver->output);
 }
 
@@ -164,6 +227,8 @@ static int save_pinned(const struct cattn_cache *cache, const char *path, const 
     cattn_free(saver.numbers);
     cattn_free(saver.roots);
     cattn_free(saver.spaces);
+    cattn_free(saver.ids);
+    cattn_free(saver.places);
     cattn_free(saver.tokens);
     return status;
 }

@@ -28,6 +28,12 @@ struct cattn_save_chunk {
     uint32_t n_extras;
 };
 
+/* A token of a chunk that has an extra identity; by ascending offset. */
+struct cattn_save_extra {
+    uint32_t offset; /* in the chunk */
+    uint32_t id;     /* its number among those behind the namespaces */
+};
+
 /* All of the header but what is counted. */
 static inline struct cattn_save_header cattn_save_header_of(const struct cattn_cache *cache)
 {

@@ -88,13 +88,9 @@ void cattn_sched_destroy(cattn_sched *sched)
 static bool is_request(const struct cattn_request_config *config)
 {
     if (!config || !cattn_struct_readable(config, sizeof(*config)) || (!config->ns && config->ns_len) ||
-        !config->tokens || !config->n_tokens || !config->max_new)
+        !config->n_tokens || !config->max_new)
         return false;
-    for (size_t i = 0; i < config->n_tokens; i++) {
-        if (config->tokens[i] < 0)
-            return false;
-    }
-    return true;
+    return cattn_prompt_is_good(config->tokens, config->n_tokens, config->ext);
 }
 
 /* Alone, in an empty pool. */
@@ -176,8 +172,8 @@ static int admit(struct cattn_sched *sched, uint32_t i)
 {
     struct cattn_want *want = &sched->wants[i];
     size_t n_cached;
-    int status = cattn_seq_open(sched->cache, want->ns.bytes, want->ns.length, want->tokens, want->n_tokens, &want->seq,
-                                &n_cached);
+    int status = cattn_seq_open_ext(sched->cache, want->ns.bytes, want->ns.length, want->tokens, want->n_tokens,
+                                    want->extras ? &want->extras->all : NULL, &want->seq, &n_cached);
     if (status)
         return status;
     want->n_held = n_cached;
@@ -229,8 +225,10 @@ static bool put_one_back(struct cattn_sched *sched)
 static void add_item(struct cattn_sched *sched, const struct cattn_want *want, size_t n)
 {
     bool needs_token = n == rest_of(want);
-    sched->items[sched->n_items] =
-        (struct cattn_item){.seq = want->seq, .tokens = want->tokens + want->n_held, .n_tokens = (uint32_t)n};
+    sched->items[sched->n_items] = (struct cattn_item){.seq = want->seq,
+                                                       .tokens = want->tokens + want->n_held,
+                                                       .n_tokens = (uint32_t)n,
+                                                       .ext = cattn_want_part(want, want->n_held, n)};
     sched->turns[sched->n_items] =
         (struct cattn_turn){.request = want->id,
                             .tag = want->tag,
@@ -331,6 +329,7 @@ static void commit_item(struct cattn_sched *sched, size_t i, const int32_t *toke
         end_request(sched, want);
         sched->stats.n_finished++;
     } else if (sched->turns[i].needs_token) {
+        want->ids[want->n_tokens] = tokens[i];
         want->tokens[want->n_tokens++] = tokens[i];
     }
 }

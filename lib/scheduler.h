@@ -14,6 +14,8 @@ struct cattn_want {
         size_t length;
     } ns;
     int32_t *tokens; /* prompt, and what was generated; room for all there may be */
+    int32_t *ids;    /* the same with numbers for those that have extras, which it holds; tokens, if none has */
+    struct cattn_want_extras *extras; /* NULL: none */
     size_t n_tokens, n_prompt;
     uint64_t max_new;
     int32_t priority;
@@ -31,6 +33,12 @@ struct cattn_want {
     /* whom it waits for, as long as that one has not stored more */
     cattn_request awaited;
     size_t awaited_held;
+};
+
+/* The extra identities in a prompt, whose bytes follow. */
+struct cattn_want_extras {
+    struct cattn_ext all, part; /* part: of the tokens in its item, whose ranges are the second half */
+    struct cattn_extra ranges[];
 };
 
 struct cattn_sched {
@@ -66,6 +74,10 @@ int cattn_sched_add(struct cattn_sched *sched, const struct cattn_request_config
 
 void cattn_sched_link(struct cattn_sched *sched, uint32_t want);
 void cattn_sched_unlink(struct cattn_sched *sched, uint32_t want);
+
+/* The extra identities of n tokens of its text from `first` on, counted from there, or NULL.  They stay until the next
+ * call. */
+const struct cattn_ext *cattn_want_part(const struct cattn_want *want, size_t first, size_t n);
 
 /* Frees the record, which is in no list. */
 void cattn_sched_forget(struct cattn_sched *sched, uint32_t want);

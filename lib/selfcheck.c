@@ -21,6 +21,8 @@ struct walk {
     uint32_t *children;
     uint32_t *place;           /* in the recency list, from 1; 0: not in it */
     struct root_counts *roots; /* of each root record */
+    uint64_t *extras;          /* references of each token that has an extra */
+    uint64_t *ids;             /* and of each extra */
 };
 
 static bool is_slot(const struct walk *walk, uint32_t slot)
@@ -36,6 +38,90 @@ static bool is_used(const struct walk *walk, uint32_t slot)
 static bool is_root(const struct walk *walk, uint32_t root)
 {
     return root < walk->tree->roots.n && cattn_roots_at(&walk->tree->roots, root)->name;
+}
+
+/* ---- extras */
+
+static bool is_interned(const struct cattn_intern *table, uint32_t number)
+{
+    return number < table->n && table->records[number].bytes;
+}
+
+/* *count: those of the tokens that have one. */
+static bool refer_to_extras(const struct walk *walk, const int32_t *tokens, uint64_t n, uint64_t *count)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        if (tokens[i] >= 0)
+            continue;
+        uint32_t number = (uint32_t)(-1 - tokens[i]);
+        if (!is_interned(&walk->tree->extras.tokens, number))
+            return false;
+        walk->extras[number]++;
+        ++*count;
+    }
+    return true;
+}
+
+static bool find_extras(const struct walk *walk)
+{
+    const struct cattn_tree *tree = walk->tree;
+    const struct cattn_sequences *sequences = &walk->cache->sequences;
+    for (uint32_t slot = 0; slot < walk->n; slot++) {
+        const struct cattn_slot *x = &tree->slots[slot];
+        uint64_t n = 0;
+        if (x->fill > tree->chunk_tokens || !refer_to_extras(walk, cattn_tree_tokens(tree, slot), x->fill, &n) ||
+            (n && !x->extras))
+            return false;
+    }
+    for (uint32_t i = 0; i < sequences->n; i++) {
+        const struct cattn_sequence *x = sequences->handles[i].sequence;
+        uint64_t n = 0;
+        if (!x)
+            continue;
+        if (x->n_tokens > x->tokens_capacity || x->n_pending > x->tokens_capacity - x->n_tokens ||
+            (x->n_pending && !x->in_step) || !refer_to_extras(walk, x->tokens, x->n_tokens + x->n_pending, &n) ||
+            n != x->n_extras)
+            return false;
+    }
+    return true;
+}
+
+/* Those that are used add up, and so do their references. */
+static bool check_table(const struct cattn_intern *table, const uint64_t *refs)
+{
+    uint64_t n_used = 0, n_linked = 0;
+    for (uint32_t i = 0; i < table->n; i++) {
+        const struct cattn_interned *x = &table->records[i];
+        if (x->bytes ? x->refs != refs[i] + x->held || !x->refs : x->refs || refs[i])
+            return false;
+        n_used += x->bytes != NULL;
+    }
+    for (size_t i = 0; i < table->n_buckets; i++) {
+        for (uint32_t k = table->buckets[i]; k; k = table->records[k - 1].next) {
+            if (!is_interned(table, k - 1) || n_linked++ == n_used ||
+                (table->records[k - 1].hash & (table->n_buckets - 1)) != i)
+                return false;
+        }
+    }
+    return n_used == table->n_used && n_linked == n_used;
+}
+
+/* Each is needed, and each that is needed is there once. */
+static bool check_extras(const struct walk *walk)
+{
+    const struct cattn_extras *extras = &walk->tree->extras;
+    if (!find_extras(walk))
+        return false;
+    for (uint32_t i = 0; i < extras->tokens.n; i++) {
+        struct cattn_extra_token x;
+        if (!is_interned(&extras->tokens, i))
+            continue;
+        memcpy(&x, extras->tokens.records[i].bytes, sizeof(x));
+        if (extras->tokens.records[i].length != sizeof(x) || x.token < 0 || !is_interned(&extras->ids, x.id))
+            return false;
+        walk->ids[x.id]++;
+    }
+    return check_table(&extras->tokens, walk->extras) && check_table(&extras->ids, walk->ids);
 }
 
 /* ---- who refers to what */
@@ -330,7 +416,7 @@ static bool check_roots(const struct walk *walk)
 
 static bool check_all(const struct walk *walk)
 {
-    return check_sequences(walk) && check_step(walk) && check_pins(walk) && check_slots(walk) &&
+    return check_extras(walk) && check_sequences(walk) && check_step(walk) && check_pins(walk) && check_slots(walk) &&
            check_free_list(walk) && check_recency(walk) && check_index(walk) && check_roots(walk);
 }
 
@@ -351,9 +437,12 @@ static int selfcheck(const struct cattn_cache *cache)
                         .pinned = cattn_calloc(n, sizeof(*walk.pinned)),
                         .children = cattn_calloc(n, sizeof(*walk.children)),
                         .place = cattn_calloc(n, sizeof(*walk.place)),
-                        .roots = cattn_calloc(tree->roots.n, sizeof(*walk.roots))};
+                        .roots = cattn_calloc(tree->roots.n, sizeof(*walk.roots)),
+                        .extras = cattn_calloc(tree->extras.tokens.n, sizeof(*walk.extras)),
+                        .ids = cattn_calloc(tree->extras.ids.n, sizeof(*walk.ids))};
     int status = CATTN_ENOMEM;
-    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.roots)
+    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.roots &&
+        walk.extras && walk.ids)
         status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
     cattn_free(walk.refs);
     cattn_free(walk.writers);
@@ -362,6 +451,8 @@ static int selfcheck(const struct cattn_cache *cache)
     cattn_free(walk.children);
     cattn_free(walk.place);
     cattn_free(walk.roots);
+    cattn_free(walk.extras);
+    cattn_free(walk.ids);
     return status;
 }
 

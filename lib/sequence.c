@@ -110,6 +110,32 @@ static void add_sequence(struct cattn_cache *cache, struct cattn_sequence *seque
         cattn_tree_acquire(&cache->tree, sequence->chunks[i]);
     if (sequence->tail != CATTN_NONE)
         cattn_tree_acquire(&cache->tree, sequence->tail);
+    if (cattn_extras_any(&cache->tree.extras))
+        sequence->n_extras = cattn_extras_acquire(&cache->tree.extras, sequence->tokens, sequence->n_tokens);
+}
+
+/* Of the n tokens from `first` on. */
+static void drop_extras(struct cattn_cache *cache, struct cattn_sequence *sequence, size_t first, size_t n)
+{
+    if (sequence->n_extras)
+        sequence->n_extras -= cattn_extras_drop(&cache->tree.extras, sequence->tokens + first, n);
+}
+
+int cattn_sequence_add_pending(struct cattn_cache *cache, struct cattn_sequence *sequence, const int32_t *tokens,
+                               size_t n, const struct cattn_ext *ext)
+{
+    if (cattn_extras_translate(&cache->tree.extras, ext, tokens, n, sequence->tokens + sequence->n_tokens))
+        return CATTN_ENOMEM;
+    sequence->n_pending = n;
+    for (size_t i = 0; ext && i < ext->n_extras; i++)
+        sequence->n_extras += (size_t)ext->extras[i].n;
+    return CATTN_OK;
+}
+
+void cattn_sequence_drop_pending(struct cattn_cache *cache, struct cattn_sequence *sequence)
+{
+    drop_extras(cache, sequence, sequence->n_tokens, sequence->n_pending);
+    sequence->n_pending = 0;
 }
 
 static void drop_tail(struct cattn_cache *cache, struct cattn_sequence *sequence)
@@ -137,6 +163,7 @@ void cattn_sequence_remove(struct cattn_cache *cache, struct cattn_sequence *seq
     drop_tail(cache, sequence);
     drop_chunks(cache, sequence, 0);
     cattn_roots_drop(&cache->tree.roots, sequence->root);
+    drop_extras(cache, sequence, 0, sequence->n_tokens);
     take_handle_back(&cache->sequences, sequence);
     free_memory(sequence);
 }
@@ -168,11 +195,10 @@ static int copy_tokens(struct cattn_sequence *sequence, const int32_t *tokens)
     return CATTN_OK;
 }
 
-static int open_sequence(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
-                         cattn_seq *seq, size_t *n_cached)
+/* With tokens whose extras are numbers, which have references of their own. */
+static int open_translated(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
+                           cattn_seq *seq, size_t *n_cached)
 {
-    if (!cache || !seq || (!ns && ns_len) || (!tokens && n))
-        return CATTN_EINVAL;
     struct cattn_roots *roots = &cache->tree.roots;
     struct cattn_sequence *sequence = new_sequence();
     if (!sequence || reserve_handle(&cache->sequences))
@@ -197,10 +223,29 @@ no_memory:
     return CATTN_ENOMEM;
 }
 
+static int open_sequence(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
+                         const struct cattn_ext *ext, cattn_seq *seq, size_t *n_cached)
+{
+    int32_t *translated;
+    if (!cache || !seq || (!ns && ns_len) || !cattn_prompt_is_good(tokens, n, ext))
+        return CATTN_EINVAL;
+    if (cattn_prompt_enter(&cache->tree.extras, tokens, n, ext, &translated))
+        return CATTN_ENOMEM;
+    int status = open_translated(cache, ns, ns_len, translated ? translated : tokens, n, seq, n_cached);
+    cattn_prompt_leave(&cache->tree.extras, translated, n);
+    return status;
+}
+
 int cattn_seq_open(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n, cattn_seq *seq,
                    size_t *n_cached)
 {
-    return CATTN_LOCKED(cache, open_sequence(cache, ns, ns_len, tokens, n, seq, n_cached));
+    return CATTN_LOCKED(cache, open_sequence(cache, ns, ns_len, tokens, n, NULL, seq, n_cached));
+}
+
+int cattn_seq_open_ext(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
+                       const struct cattn_ext *ext, cattn_seq *seq, size_t *n_cached)
+{
+    return CATTN_LOCKED(cache, open_sequence(cache, ns, ns_len, tokens, n, ext, seq, n_cached));
 }
 
 static int fork_sequence(struct cattn_cache *cache, cattn_seq seq, cattn_seq *forked)
@@ -290,6 +335,7 @@ static int truncate_sequence(struct cattn_cache *cache, cattn_seq seq, size_t n)
             truncate_chunk(&cache->tree, sequence, t);
         sequence->n_cuts++;
     }
+    drop_extras(cache, sequence, n, sequence->n_tokens - n);
     sequence->n_tokens = n;
     if (sequence->uncounted > n)
         sequence->uncounted = n;
@@ -342,6 +388,8 @@ static int get_tokens(const struct cattn_cache *cache, cattn_seq seq, int32_t *t
     size_t n = sequence->n_tokens < capacity ? sequence->n_tokens : capacity;
     if (n)
         memcpy(tokens, sequence->tokens, n * sizeof(*tokens));
+    for (size_t i = 0; sequence->n_extras && i < n; i++)
+        tokens[i] = cattn_extras_token(&cache->tree.extras, tokens[i]);
     if (length)
         *length = sequence->n_tokens;
     return CATTN_OK;

@@ -18,9 +18,11 @@ struct cattn_sequence {
     uint32_t *chunks; /* slots; past n_chunks the open step keeps what it adds */
     size_t n_chunks;
     size_t chunks_capacity;
-    int32_t *tokens; /* past n_tokens likewise */
+    int32_t *tokens; /* past n_tokens likewise; those that have an extra as numbers, each a reference */
     size_t n_tokens;
     size_t tokens_capacity;
+    size_t n_pending;          /* tokens behind them that the open step adds */
+    size_t n_extras;           /* of all these, those that have an extra */
     uint64_t uncounted;        /* tokens that open found and no step has counted yet */
     uint64_t hits, misses;     /* that steps have counted */
     size_t n_prompt, n_cached; /* given to open; found by it */
@@ -50,6 +52,11 @@ struct cattn_sequence *cattn_sequence_find(const struct cattn_cache *cache, catt
 
 /* Room for so many chunks (and a tail) and tokens.  CATTN_ENOMEM: nothing changed. */
 int cattn_sequence_reserve(struct cattn_sequence *sequence, size_t n_chunks, size_t n_tokens);
+
+/* Adds tokens for the open step; there is room.  CATTN_ENOMEM: nothing changed.  And takes them away again. */
+int cattn_sequence_add_pending(struct cattn_cache *cache, struct cattn_sequence *sequence, const int32_t *tokens,
+                               size_t n, const struct cattn_ext *ext);
+void cattn_sequence_drop_pending(struct cattn_cache *cache, struct cattn_sequence *sequence);
 
 /* Drops all its references and frees it. */
 void cattn_sequence_remove(struct cattn_cache *cache, struct cattn_sequence *sequence);

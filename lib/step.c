@@ -73,16 +73,21 @@ void cattn_step_destroy(cattn_step *step)
 
 static void leave_step(struct cattn_cache *cache, const struct cattn_item *items, size_t n_items)
 {
-    for (size_t i = 0; i < n_items; i++)
-        cattn_sequence_find(cache, items[i].seq)->in_step = false;
+    for (size_t i = 0; i < n_items; i++) {
+        struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
+        sequence->in_step = false;
+        cattn_sequence_drop_pending(cache, sequence);
+    }
 }
 
-/* CATTN_EINVAL unless all items are good; then their sequences are in the step. */
+/* CATTN_EINVAL unless all items are good, as far as can be told without reading tokens; then their sequences are in the
+ * step. */
 static int enter_step(struct cattn_cache *cache, const struct cattn_item *items, size_t n_items)
 {
     for (size_t i = 0; i < n_items; i++) {
         struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
-        if (!sequence || sequence->in_step || !items[i].tokens || !items[i].n_tokens || items[i].ext) {
+        if (!sequence || sequence->in_step || !items[i].tokens || !items[i].n_tokens ||
+            (items[i].ext && !cattn_ext_is_good(items[i].ext, items[i].n_tokens))) {
             leave_step(cache, items, i);
             return CATTN_EINVAL;
         }
@@ -136,24 +141,29 @@ static int reserve_items(struct cattn_step *step, const struct cattn_item *items
     struct cattn_cache *cache = step->cache;
     size_t c = cache->tree.chunk_tokens, n_pieces = 0, n_full = 0;
     uint64_t n_tokens = 0;
+    bool fits = true;
     for (size_t i = 0; i < n_items; i++) {
         const struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
-        if (!can_fit(cache, sequence, items[i].n_tokens))
-            return CATTN_ETOOBIG;
+        if (!can_fit(cache, sequence, items[i].n_tokens)) {
+            fits = false; /* its tokens are not read */
+            continue;
+        }
+        if (cattn_tokens_negative(items[i].tokens, items[i].n_tokens))
+            return CATTN_EINVAL;
         n_pieces += (sequence->t + (size_t)items[i].n_tokens + c - 1) / c;
         n_full += (sequence->t + (size_t)items[i].n_tokens) / c;
         n_tokens += items[i].n_tokens;
     }
-    if (n_tokens > UINT32_MAX || n_pieces >= CATTN_PENDING)
+    if (!fits || n_tokens > UINT32_MAX || n_pieces >= CATTN_PENDING)
         return CATTN_ETOOBIG; /* rows are counted in 32 bits; no pool has as many slots as that takes */
     if (reserve_plans(step, n_items, n_pieces, n_full))
         return CATTN_ENOMEM;
     for (size_t i = 0; i < n_items; i++) {
         struct cattn_sequence *sequence = cattn_sequence_find(cache, items[i].seq);
         size_t n_chunks = (sequence->n_tokens + (size_t)items[i].n_tokens + c - 1) / c;
-        if (cattn_sequence_reserve(sequence, n_chunks, n_chunks * c))
+        if (cattn_sequence_reserve(sequence, n_chunks, n_chunks * c) ||
+            cattn_sequence_add_pending(cache, sequence, items[i].tokens, items[i].n_tokens, items[i].ext))
             return CATTN_ENOMEM;
-        memcpy(sequence->tokens + sequence->n_tokens, items[i].tokens, items[i].n_tokens * sizeof(int32_t));
     }
     return CATTN_OK;
 }
@@ -629,7 +639,8 @@ static void commit(struct cattn_step *step, struct cattn_plan *plan)
     }
     for (size_t k = 0; k < plan->n_pieces; k++)
         commit_piece(tree, &step->pieces[plan->first_piece + k]);
-    sequence->n_tokens += plan->n_tokens;
+    sequence->n_tokens += sequence->n_pending;
+    sequence->n_pending = 0;
     sequence->n_chunks = plan->n_path;
     sequence->tail = plan->tail;
     sequence->t = (uint32_t)(sequence->n_tokens % tree->chunk_tokens);
@@ -643,6 +654,8 @@ static void close_step(struct cattn_step *step)
     for (size_t i = 0; i < step->n_plans; i++) {
         struct cattn_sequence *sequence = step->plans[i].sequence;
         sequence->in_step = false;
+        if (sequence->n_pending)
+            cattn_sequence_drop_pending(step->cache, sequence);
         if (sequence->closed)
             cattn_sequence_remove(step->cache, sequence);
         step->plans[i].sequence = NULL;

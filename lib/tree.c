@@ -38,7 +38,8 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
                                 .n_free = n_slots,
                                 .oldest = CATTN_NONE,
                                 .newest = CATTN_NONE,
-                                .seed = seed};
+                                .seed = seed,
+                                .extras = {.seed = seed}};
     cattn_roots_init(&tree->roots, seed);
     tree->index.mask = tree->firsts.mask = (uint32_t)(entries - 1);
     /* calloc leaves big arrays untouched until they are used */
@@ -58,6 +59,7 @@ void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
     cattn_ghosts_release(&tree->ghosts);
+    cattn_extras_release(&tree->extras);
     cattn_events_close(&tree->events);
     cattn_free(tree->slots);
     cattn_free(tree->tokens);
@@ -75,6 +77,23 @@ uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32
                                 : cattn_hash_mix(tree->seed, cattn_roots_at(&tree->roots, root)->id);
 }
 
+/* A token's number means nothing once it is not in use any more, but hashes are remembered for longer. */
+static uint32_t stable(const struct cattn_tree *tree, int32_t token)
+{
+    return token < 0 ? cattn_extras_hash(&tree->extras, token) : (uint32_t)token;
+}
+
+static uint64_t sum_extras(const struct cattn_tree *tree, const int32_t *tokens)
+{
+    const uint32_t *keys = tree->keys, n = tree->chunk_tokens;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i += 2) {
+        uint32_t second = i + 1 < n ? stable(tree, tokens[i + 1]) + keys[i + 1] : keys[i + 1];
+        sum += (uint64_t)(stable(tree, tokens[i]) + keys[i]) * second;
+    }
+    return sum;
+}
+
 /* Sums of products of two tokens with secret keys added: of all keys, at most one in 2^32 gives two chunks the same
  * sum, and no product waits for another. */
 uint64_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t above, const int32_t *tokens)
@@ -83,6 +102,8 @@ uint64_t cattn_tree_hash(const struct cattn_tree *tree, uint64_t above, const in
     uint64_t sum = 0;
     if (tree->constant_hash)
         return 0;
+    if (cattn_extras_any(&tree->extras) && cattn_tokens_negative(tokens, n))
+        return cattn_hash_mix(above, sum_extras(tree, tokens));
     for (uint32_t i = 0; i + 1 < n; i += 2)
         sum += (uint64_t)((uint32_t)tokens[i] + keys[i]) * ((uint32_t)tokens[i + 1] + keys[i + 1]);
     if (n % 2)
@@ -363,8 +384,20 @@ void cattn_tree_unref(struct cattn_tree *tree, uint32_t slot)
         free_slot(tree, slot);
 }
 
+static void count_extras(struct cattn_tree *tree, uint32_t slot, uint32_t fill)
+{
+    struct cattn_slot *x = &tree->slots[slot];
+    const int32_t *tokens = cattn_tree_tokens(tree, slot);
+    if (fill > x->fill)
+        x->extras |= cattn_extras_acquire(&tree->extras, tokens + x->fill, fill - x->fill) > 0;
+    else if (x->extras)
+        cattn_extras_drop(&tree->extras, tokens + fill, x->fill - fill);
+}
+
 void cattn_tree_set_fill(struct cattn_tree *tree, uint32_t slot, uint32_t fill)
 {
+    if (cattn_extras_any(&tree->extras))
+        count_extras(tree, slot, fill);
     tree->stored_tokens += fill;
     tree->stored_tokens -= tree->slots[slot].fill;
     tree->slots[slot].fill = fill;

@@ -5,6 +5,7 @@
 #define CATTN_TREE_H
 
 #include "events.h"
+#include "extras.h"
 #include "ghosts.h"
 #include "roots.h"
 
@@ -24,6 +25,7 @@ struct cattn_slot {
     uint32_t newer, older; /* published chunks with the same parent and first token */
     uint32_t first_tag;    /* its tag among the first tokens */
     bool published;
+    bool extras; /* some of its tokens may have one */
 };
 
 /* A tag is the low half of a hash: it says where the entry wants to stand, and keeps nearly all probes away from the
@@ -66,6 +68,7 @@ struct cattn_tree {
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
     struct cattn_ghosts ghosts; /* what was evicted */
+    struct cattn_extras extras; /* what the negative ones among the tokens stand for */
     struct cattn_events events; /* nobody listens, unless they are opened */
 };
 
@@ -94,6 +97,7 @@ void cattn_tree_acquire(struct cattn_tree *tree, uint32_t slot);
  * root is an old one, or if nothing is retained. */
 void cattn_tree_unref(struct cattn_tree *tree, uint32_t slot);
 
+/* The tokens up to there are in place.  Those that a slot gains or loses refer to their extras. */
 void cattn_tree_set_fill(struct cattn_tree *tree, uint32_t slot, uint32_t fill);
 
 /* Evicts up to n unreferenced chunks, the longest unused first; O(1) each. */

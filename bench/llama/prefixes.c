@@ -44,11 +44,11 @@ int prefixes_load(cattn_cache *cache, const char *path, const char *model, uint6
 static int pin_once(cattn_cache *cache, const struct request *request)
 {
     const uint32_t *tenant = &request->tenant;
-    const int status = cattn_prefix_unpin(cache, tenant, sizeof *tenant, request->ids, request->n_prompt);
+    const int status = cattn_prefix_unpin(cache, tenant, sizeof *tenant, request->ids, request->n_prompt, NULL);
 
     if (status && status != CATTN_ENOTFOUND)
         return status;
-    return cattn_prefix_pin(cache, tenant, sizeof *tenant, request->ids, request->n_prompt);
+    return cattn_prefix_pin(cache, tenant, sizeof *tenant, request->ids, request->n_prompt, NULL);
 }
 
 int prefixes_save(cattn_cache *cache, const char *path, const char *model, const struct requests *requests,

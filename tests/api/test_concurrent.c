@@ -277,9 +277,9 @@ static void call_at_random(struct other *o)
     else if (what < 75 && o->n_held)
         close_one(o, rng_below(&o->rng, o->n_held));
     else if (what < 80)
-        expect(cattn_prefix_pin(o->cache, NULL, 0, o->tokens, draw_prompt(o)), CATTN_ENOTFOUND, "pin");
+        expect(cattn_prefix_pin(o->cache, NULL, 0, o->tokens, draw_prompt(o), NULL), CATTN_ENOTFOUND, "pin");
     else if (what < 85)
-        expect(cattn_prefix_unpin(o->cache, NULL, 0, o->tokens, draw_prompt(o)), CATTN_ENOTFOUND, "unpin");
+        expect(cattn_prefix_unpin(o->cache, NULL, 0, o->tokens, draw_prompt(o), NULL), CATTN_ENOTFOUND, "unpin");
     else if (what < 88)
         close_victim(o);
     else if (what < 93)

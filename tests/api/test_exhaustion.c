@@ -58,7 +58,7 @@ static void compute_expected(const char *kernel)
         struct engine_item item = {.toy = &toy, .tokens = texts[i], .n_tokens = LENGTH, .min_rows = LENGTH};
         engine_step(&e, &item, 1);
         if (i == 0) {
-            ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, texts[0], LENGTH), CATTN_OK);
+            ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, texts[0], LENGTH, NULL), CATTN_OK);
             int status = cattn_prefix_save(e.cache, path, NULL, 0);
             ck_assert(status == CATTN_OK || status == CATTN_ENOTSUP);
         }
@@ -136,7 +136,7 @@ static void do_pin(struct world *w)
     size_t text = rng_below(&w->e.rng, N_TEXTS), n = rng_below(&w->e.rng, LENGTH + 1);
     if (w->n_pins == N_PINS)
         return;
-    int status = cattn_prefix_pin(w->e.cache, NULL, 0, texts[text], n);
+    int status = cattn_prefix_pin(w->e.cache, NULL, 0, texts[text], n, NULL);
     ck_assert(status == CATTN_OK || status == CATTN_ENOTFOUND);
     if (status == CATTN_OK)
         note_pin(w, text, n);
@@ -147,7 +147,7 @@ static void do_unpin(struct world *w)
     if (!w->n_pins)
         return;
     w->n_pins--;
-    ck_assert_int_eq(cattn_prefix_unpin(w->e.cache, NULL, 0, texts[w->pins[w->n_pins].text], w->pins[w->n_pins].n),
+    ck_assert_int_eq(cattn_prefix_unpin(w->e.cache, NULL, 0, texts[w->pins[w->n_pins].text], w->pins[w->n_pins].n, NULL),
                      CATTN_OK);
 }
 

@@ -154,9 +154,9 @@ static void do_pin(struct world *w)
     size_t n = rng_below(rng_of(w), LENGTH), bytes = space ? sizeof space : 0;
     int status;
     if (rng_chance(rng_of(w), 40))
-        IN_TURN(w, status, cattn_prefix_unpin(w->e.cache, &space, bytes, text, n));
+        IN_TURN(w, status, cattn_prefix_unpin(w->e.cache, &space, bytes, text, n, NULL));
     else
-        IN_TURN(w, status, cattn_prefix_pin(w->e.cache, &space, bytes, text, n));
+        IN_TURN(w, status, cattn_prefix_pin(w->e.cache, &space, bytes, text, n, NULL));
     ck_assert(status == CATTN_OK || status == CATTN_ENOTFOUND);
 }
 
@@ -350,7 +350,7 @@ START_TEST(a_load_that_fails_halfway)
     world_init(&w, 3);
     for (uint64_t space = 0; space < N_SPACES; space++) {
         engine_prefill(&w.e, &w.toys[space], space, w.texts[0], LENGTH, 0);
-        status = cattn_prefix_pin(w.e.cache, &space, space ? sizeof space : 0, w.texts[0], LENGTH);
+        status = cattn_prefix_pin(w.e.cache, &space, space ? sizeof space : 0, w.texts[0], LENGTH, NULL);
         ck_assert_int_eq(status, CATTN_OK);
     }
     do_save(&w);

@@ -50,13 +50,13 @@ static const void *name_of(const uint64_t *space)
 static int pin(const char *kinds, uint64_t space)
 {
     size_t n = prompt_of(kinds, tokens);
-    return cattn_prefix_pin(e.cache, name_of(&space), space ? sizeof space : 0, tokens, n);
+    return cattn_prefix_pin(e.cache, name_of(&space), space ? sizeof space : 0, tokens, n, NULL);
 }
 
 static int unpin(const char *kinds, uint64_t space)
 {
     size_t n = prompt_of(kinds, tokens);
-    return cattn_prefix_unpin(e.cache, name_of(&space), space ? sizeof space : 0, tokens, n);
+    return cattn_prefix_unpin(e.cache, name_of(&space), space ? sizeof space : 0, tokens, n, NULL);
 }
 
 static int invalidate(uint64_t space)
@@ -97,16 +97,16 @@ START_TEST(wrong_arguments_are_refused)
     leave("ab", 0);
     struct cattn_stats before = engine_stats(&e), after;
     size_t n = prompt_of("ab", tokens);
-    ck_assert_int_eq(cattn_prefix_pin(NULL, NULL, 0, tokens, n), CATTN_EINVAL);
-    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 1, tokens, n), CATTN_EINVAL);
-    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, NULL, n), CATTN_EINVAL);
-    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, NULL, 0), CATTN_ENOTFOUND);
-    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, tokens, CHUNK - 1), CATTN_ENOTFOUND);
-    ck_assert_int_eq(cattn_prefix_pin(e.cache, "x", 1, tokens, n), CATTN_ENOTFOUND);
+    ck_assert_int_eq(cattn_prefix_pin(NULL, NULL, 0, tokens, n, NULL), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 1, tokens, n, NULL), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, NULL, n, NULL), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, NULL, 0, NULL), CATTN_ENOTFOUND);
+    ck_assert_int_eq(cattn_prefix_pin(e.cache, NULL, 0, tokens, CHUNK - 1, NULL), CATTN_ENOTFOUND);
+    ck_assert_int_eq(cattn_prefix_pin(e.cache, "x", 1, tokens, n, NULL), CATTN_ENOTFOUND);
     ck_assert_int_eq(pin("aba", 0), CATTN_ENOTFOUND);
-    ck_assert_int_eq(cattn_prefix_unpin(NULL, NULL, 0, tokens, n), CATTN_EINVAL);
-    ck_assert_int_eq(cattn_prefix_unpin(e.cache, NULL, 1, tokens, n), CATTN_EINVAL);
-    ck_assert_int_eq(cattn_prefix_unpin(e.cache, NULL, 0, NULL, n), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_prefix_unpin(NULL, NULL, 0, tokens, n, NULL), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_prefix_unpin(e.cache, NULL, 1, tokens, n, NULL), CATTN_EINVAL);
+    ck_assert_int_eq(cattn_prefix_unpin(e.cache, NULL, 0, NULL, n, NULL), CATTN_EINVAL);
     ck_assert_int_eq(unpin("ab", 0), CATTN_ENOTFOUND);
     ck_assert_int_eq(cattn_namespace_invalidate(NULL, NULL, 0), CATTN_EINVAL);
     ck_assert_int_eq(cattn_namespace_invalidate(e.cache, NULL, 1), CATTN_EINVAL);

@@ -38,7 +38,7 @@ static void write_prefix(const char *kernel, uint32_t kv_dtype)
     engine_init(&e, &config, 1);
     e.form = FORM_WRITE;
     engine_prefill(&e, &toy, SPACE, tokens, LENGTH, 0);
-    ck_assert_int_eq(cattn_prefix_pin(e.cache, &space, sizeof space, tokens, LENGTH), CATTN_OK);
+    ck_assert_int_eq(cattn_prefix_pin(e.cache, &space, sizeof space, tokens, LENGTH, NULL), CATTN_OK);
     ck_assert_int_eq(cattn_prefix_save(e.cache, path, kernel, strlen(kernel)), CATTN_OK);
     engine_close(&e, &toy);
     engine_free(&e);

@@ -26,6 +26,19 @@ const char *naive_name(unsigned ns, size_t *length)
     return names[ns];
 }
 
+int32_t naive_token(int32_t token)
+{
+    return token < 0 ? token & 7 : token;
+}
+
+const char *naive_id(int32_t token, size_t *length)
+{
+    static const char *const ids[] = {"i", "id", "another", "annotate"};
+    const char *id = token < 0 ? ids[token >> 3 & 3] : NULL;
+    *length = id ? strlen(id) : 0;
+    return id;
+}
+
 static uint64_t fnv(uint64_t hash, uint64_t number, unsigned n_bytes)
 {
     for (; n_bytes; n_bytes--, number >>= 8)
@@ -38,8 +51,15 @@ uint64_t naive_hash(unsigned ns, const int32_t *tokens, size_t n)
     uint64_t hash = fnv(UINT64_C(0xcbf29ce484222325), strlen(names[ns]), 8);
     for (const char *byte = names[ns]; *byte; byte++)
         hash = fnv(hash, (unsigned char)*byte, 1);
-    for (size_t i = 0; i < n; i++)
-        hash = fnv(hash, (uint32_t)tokens[i], 4);
+    for (size_t i = 0; i < n; i++) {
+        size_t length;
+        const char *id = naive_id(tokens[i], &length);
+        hash = fnv(hash, (uint32_t)naive_token(tokens[i]) | (id ? 0x80000000u : 0), 4);
+        if (id)
+            hash = fnv(hash, length, 8);
+        for (size_t k = 0; k < length; k++)
+            hash = fnv(hash, (unsigned char)id[k], 1);
+    }
     return hash ? hash : 1;
 }
 

@@ -3,7 +3,9 @@
  *
  * A space is a namespace until it is invalidated.  Which chunks of the current spaces are cached is known at any time
  * from the events, each of which must be one that may come.  Of a space that was invalidated there are none: its chunks
- * are cached for as long as a sequence holds them, and may be a little longer. */
+ * are cached for as long as a sequence holds them, and may be a little longer.
+ *
+ * A negative token stands for one that has an extra identity. */
 #ifndef TESTS_NAIVE_H
 #define TESTS_NAIVE_H
 
@@ -60,6 +62,10 @@ struct naive {
 void naive_init(struct naive *naive, size_t n_slots, size_t chunk_tokens, bool retain);
 
 const char *naive_name(unsigned ns, size_t *length);
+
+/* The number and the bytes of a token; NULL: it has none. */
+int32_t naive_token(int32_t token);
+const char *naive_id(int32_t token, size_t *length);
 
 /* The hash that events tell of: of a namespace and so many tokens. */
 uint64_t naive_hash(unsigned ns, const int32_t *tokens, size_t n);

@@ -57,12 +57,60 @@ static unsigned below(unsigned n)
     return byte() % n;
 }
 
-/* Texts that have much in common: a document is long runs of few tokens, and what follows it depends on a byte. */
+/* Texts that have much in common: a document is long runs of few tokens, and what follows it depends on a byte.  In one
+ * of them runs have extra identities, in another tokens are large. */
 static void write_text(int32_t *tokens, size_t begin, size_t end, unsigned document)
 {
     for (size_t i = begin; i < end; i++) {
         uint32_t x = (uint32_t)(document * 2654435761u + i / 5 * 40503u);
-        tokens[i] = document < 2 ? (int32_t)document : (int32_t)(x >> 13 & 1) + (int32_t)(document & 1) * INT32_MIN;
+        tokens[i] = document < 2 ? (int32_t)document : (int32_t)(x >> 13 & 1);
+        if (document == 3 && x >> 14 & 1)
+            tokens[i] += INT32_MIN + (int32_t)(x >> 15 & 24);
+        else if (document == 5)
+            tokens[i] += INT32_MAX - 7;
+    }
+}
+
+/* What the library is given of tokens. */
+struct gift {
+    int32_t tokens[NAIVE_TOKENS];
+    struct cattn_extra extras[NAIVE_TOKENS];
+    struct cattn_ext ext;
+};
+
+/* Ranges are of one token, or as long as they can be. */
+static void wrap(struct gift *gift, const int32_t *tokens, size_t n)
+{
+    gift->ext = (struct cattn_ext){.size = sizeof(gift->ext), .extras = gift->extras};
+    for (size_t i = 0; i < n; i++) {
+        size_t length, before = 0;
+        const char *id = naive_id(tokens[i], &length);
+        gift->tokens[i] = naive_token(tokens[i]);
+        if (!id)
+            continue;
+        if (i && n % 2 && naive_id(tokens[i - 1], &before) == id)
+            gift->extras[gift->ext.n_extras - 1].n++;
+        else
+            gift->extras[gift->ext.n_extras++] = (struct cattn_extra){i, 1, id, length};
+    }
+}
+
+/* And the way back. */
+static void unwrap(int32_t *tokens, const struct cattn_event *event)
+{
+    memcpy(tokens, event->tokens, event->n_tokens * sizeof(*tokens));
+    for (size_t i = 0; i < event->n_extras; i++) {
+        const struct cattn_extra *x = &event->extras[i];
+        for (uint64_t k = x->first; k < x->first + x->n; k++) {
+            int32_t tag = 0;
+            size_t length;
+            while (tag < 32 &&
+                   (memcmp(naive_id(INT32_MIN + tag, &length), x->id, length < x->id_len ? length : x->id_len) ||
+                    length != x->id_len))
+                tag += 8;
+            FUZZ_CHECK(tag < 32 && k < event->n_tokens && tokens[k] >= 0 && tokens[k] < 8, "an event's extras");
+            tokens[k] += INT32_MIN + tag;
+        }
     }
 }
 
@@ -98,7 +146,7 @@ static void on_event(void *context, const struct cattn_event *event)
     FUZZ_CHECK(event->size == sizeof(*event) && x->ns >= 0, "an event's size or namespace is wrong");
     FUZZ_CHECK(x->n_tokens == (event->kind == CATTN_EVENT_CLEARED ? 0 : naive.c), "an event's number of tokens");
     if (x->n_tokens)
-        memcpy(x->tokens, event->tokens, x->n_tokens * sizeof(int32_t));
+        unwrap(x->tokens, event);
 }
 
 static uint64_t parent_hash(int ns, const int32_t *tokens, size_t n)
@@ -240,7 +288,8 @@ static void check_sequence(const struct naive_sequence *x)
     size_t length, n;
     FUZZ_CHECK(!cattn_seq_length(cache, x->handle, &length) && length == x->n, "the length is wrong");
     FUZZ_CHECK(!cattn_seq_tokens(cache, x->handle, tokens, NAIVE_TOKENS, &n) && n == x->n, "another length");
-    FUZZ_CHECK(!n || !memcmp(tokens, x->tokens, n * sizeof(*tokens)), "the tokens are wrong");
+    for (size_t i = 0; i < n; i++)
+        FUZZ_CHECK(tokens[i] == naive_token(x->tokens[i]), "the tokens are wrong");
     FUZZ_CHECK(!cattn_seq_why(cache, x->handle, &why), "no reason");
     FUZZ_CHECK(why.reason < CATTN_N_WHY && x->reasons >> why.reason & 1, "the reason is %u of %x", why.reason,
                x->reasons);
@@ -395,7 +444,9 @@ static struct naive_sequence *open_sequence(const int32_t *tokens, size_t n, uns
     cattn_seq handle = 0;
     size_t n_cached = 0, least, most, length;
     const char *name = naive_name(ns, &length);
-    if (!x || CALL(cattn_seq_open(cache, name, length, tokens, n, &handle, &n_cached)))
+    struct gift gift;
+    wrap(&gift, tokens, n);
+    if (!x || CALL(cattn_seq_open_ext(cache, name, length, gift.tokens, n, &gift.ext, &handle, &n_cached)))
         return NULL;
     only_events(0);
     naive_match(&naive, space, tokens, n ? n - 1 : 0, &least, &most);
@@ -599,6 +650,16 @@ static void check_rows(const struct cattn_stats *old)
     naive.hits += n_tokens - misses;
 }
 
+static void wrap_items(void)
+{
+    static struct gift gifts[MAX_ITEMS];
+    for (size_t i = 0; i < n_items; i++) {
+        wrap(&gifts[i], items[i]->tokens + items[i]->n, given[i].n_tokens);
+        given[i].tokens = gifts[i].tokens;
+        given[i].ext = &gifts[i].ext;
+    }
+}
+
 /* Begins a step with the items that are set up. */
 static int begin(cattn_step *step)
 {
@@ -609,6 +670,7 @@ static int begin(cattn_step *step)
         n_slots = slots_after();
         slots_wanted(&least, &most);
     }
+    wrap_items();
     int status = CALL(cattn_step_begin(step, given, n_items));
     if (status == CATTN_ENOMEM)
         return status;
@@ -642,8 +704,7 @@ static void add_item(struct naive_sequence *x, size_t n, unsigned document, unsi
         return;
     x->n_after = x->n + n;
     write_text(x->tokens, x->n, x->n_after, document);
-    given[n_items] = (struct cattn_item){
-        .seq = x->handle, .tokens = x->tokens + x->n, .n_tokens = (uint32_t)n, .min_rows = min_rows};
+    given[n_items] = (struct cattn_item){.seq = x->handle, .n_tokens = (uint32_t)n, .min_rows = min_rows};
     items[n_items++] = x;
 }
 
@@ -878,7 +939,11 @@ static void do_pin(void)
     struct naive_pin *pin = naive_pin(&naive, space, tokens, whole);
     if (!pin && naive.n_pins == NAIVE_PINS)
         return;
-    int status = CALL(cattn_prefix_pin(cache, name, length, tokens, n));
+    struct gift gift;
+    wrap(&gift, tokens, n);
+    int status = CALL(cattn_prefix_pin(cache, name, length, gift.tokens, n, &gift.ext));
+    if (status == CATTN_ENOMEM)
+        return;
     bool cached = whole && naive_cached(&naive, space, tokens, whole, true);
     FUZZ_CHECK(status == (cached ? CATTN_OK : CATTN_ENOTFOUND), "pin: status %d", status);
     only_events(0);
@@ -908,7 +973,11 @@ static void do_unpin(void)
         pin = naive_pin(&naive, naive.spaces[ns].id, tokens, n / naive.c * naive.c);
     }
     const char *name = naive_name(ns, &length);
-    int status = CALL(cattn_prefix_unpin(cache, name, length, tokens, n));
+    struct gift gift;
+    wrap(&gift, tokens, n);
+    int status = CALL(cattn_prefix_unpin(cache, name, length, gift.tokens, n, &gift.ext));
+    if (status == CATTN_ENOMEM)
+        return;
     FUZZ_CHECK(status == (pin ? CATTN_OK : CATTN_ENOTFOUND), "unpin: status %d", status);
     if (pin && !--pin->count)
         *pin = naive.pins[--naive.n_pins];
@@ -1057,7 +1126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     open_step = NULL;
     naive_init(&naive, n_slots, chunk_tokens, !(flags & 4));
     cache = make_cache(n_slots, chunk_tokens, flags);
-    FUZZ_CHECK(!cattn_events_open(&cache->tree.events, n_slots, on_event, NULL), "no events");
+    FUZZ_CHECK(!cattn_events_open(&cache->tree.events, n_slots, chunk_tokens, on_event, NULL), "no events");
     cattn_cache *other = make_cache(4, 2, 0);
     make_foreign(other);
     for (int i = 0; i < 2; i++)

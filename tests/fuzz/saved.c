@@ -154,7 +154,7 @@ static void fill_cache(void)
     saved_prompt(prompt, n, 0);
     if (n && saved_feed(cache, 1, prompt, n, choice.before == 3 ? &held : NULL))
         n_prompt = 0;
-    if (n_prompt && choice.before == 2 && cattn_prefix_pin(cache, "a", 1, prompt, n))
+    if (n_prompt && choice.before == 2 && cattn_prefix_pin(cache, "a", 1, prompt, n, NULL))
         n_prompt = 0; /* CATTN_NO_RETAIN */
 }
 

@@ -81,8 +81,8 @@ static void pin_one(struct churn *c)
     int32_t tokens[LONGEST];
     size_t n = draw_tokens(c->rng, tokens);
     const char *name = draw_name(c->rng);
-    int status = rng_chance(c->rng, 30) ? cattn_prefix_pin(c->small->cache, name, strlen(name), tokens, n)
-                                        : cattn_prefix_unpin(c->small->cache, name, strlen(name), tokens, n);
+    int status = rng_chance(c->rng, 30) ? cattn_prefix_pin(c->small->cache, name, strlen(name), tokens, n, NULL)
+                                        : cattn_prefix_unpin(c->small->cache, name, strlen(name), tokens, n, NULL);
     ck_assert(status == CATTN_OK || status == CATTN_ENOTFOUND);
 }
 

@@ -435,10 +435,11 @@ static int call_stats(void)
     return status;
 }
 
-static int call_pin(char **words, int (*pin)(cattn_cache *, const void *, size_t, const int32_t *, size_t))
+static int call_pin(char **words,
+                    int (*pin)(cattn_cache *, const void *, size_t, const int32_t *, size_t, const struct cattn_ext *))
 {
     struct text text = parse_tokens(words[2]);
-    int status = pin(cache, words[1], strlen(words[1]), text.tokens, text.n);
+    int status = pin(cache, words[1], strlen(words[1]), text.tokens, text.n, NULL);
     free(text.tokens);
     return status;
 }

@@ -147,11 +147,11 @@ static void *deepest_body(void *unused)
     ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
     small_check(&small, N / 2, N / 2);
     draw(&small, N);
-    ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, tokens, N), CATTN_OK);
+    ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, tokens, N, NULL), CATTN_OK);
     ck_assert_int_eq(cattn_seq_close(small.cache, fork), CATTN_OK);
     save_and_load(&small, forget_namespace, N);
     small_check(&small, N, 0);
-    ck_assert_int_eq(cattn_prefix_unpin(small.cache, "ns", 2, tokens, N), CATTN_OK);
+    ck_assert_int_eq(cattn_prefix_unpin(small.cache, "ns", 2, tokens, N, NULL), CATTN_OK);
     seq = small_open(&small, tokens, N + 1, &n_cached);
     ck_assert_uint_eq(n_cached, N);
     ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
@@ -195,11 +195,11 @@ static void *widest_body(void *argument)
     }
     small_check(&small, 0, WIDTH + 1);
     for (int32_t i = 0; i < WIDTH; i++)
-        ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, sibling(i, alike), 8), CATTN_OK);
+        ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, sibling(i, alike), 8, NULL), CATTN_OK);
     save_and_load(&small, forget_namespace, 4 * (WIDTH + 1));
     small_check(&small, WIDTH + 1, 0);
     for (int32_t i = 0; i < WIDTH; i += 2)
-        ck_assert_int_eq(cattn_prefix_unpin(small.cache, "ns", 2, sibling(i, alike), 8), CATTN_OK);
+        ck_assert_int_eq(cattn_prefix_unpin(small.cache, "ns", 2, sibling(i, alike), 8, NULL), CATTN_OK);
     for (int32_t i = 0; i < WIDTH; i++) {
         cattn_seq seq = small_open(&small, sibling(i, alike), 9, &n_cached);
         ck_assert_uint_eq(n_cached, 8);
@@ -246,10 +246,11 @@ static void serve_spaces(struct small *small, uint32_t first, cattn_seq *seqs)
 }
 
 static void pin_spaces(struct small *small, uint32_t n,
-                       int (*pin)(cattn_cache *, const void *, size_t, const int32_t *, size_t))
+                       int (*pin)(cattn_cache *, const void *, size_t, const int32_t *, size_t,
+                                  const struct cattn_ext *))
 {
     for (uint32_t space = 0; space < n; space++)
-        ck_assert_int_eq(pin(small->cache, &space, sizeof(space), prompt, 4), CATTN_OK);
+        ck_assert_int_eq(pin(small->cache, &space, sizeof(space), prompt, 4, NULL), CATTN_OK);
 }
 
 static void forget_spaces(struct small *small)

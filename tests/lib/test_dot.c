@@ -155,20 +155,20 @@ START_TEST(what_is_there_is_drawn)
 {
     small = small_make(16, 4, 1, 0);
     expect(0, 0, 0);
-    cattn_seq seq = small_prefill(&small, small_tokens(-1, 9), 9), other = small_open(&small, NULL, 0, NULL), fork;
+    cattn_seq seq = small_prefill(&small, small_tokens(0, 9), 9), other = small_open(&small, NULL, 0, NULL), fork;
     expect(1, 3, 2);
     ck_assert_int_eq(cattn_seq_fork(small.cache, seq, &fork), CATTN_OK);
     ck_assert_int_eq(cattn_seq_truncate(small.cache, seq, 8), CATTN_OK);
-    ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, small_tokens(-1, 4), 4), CATTN_OK);
+    ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, small_tokens(0, 4), 4, NULL), CATTN_OK);
     expect(1, 3, 3);
-    ck_assert_ptr_nonnull(strstr(text, "-1 0 1 ...\\n4 tokens"));
+    ck_assert_ptr_nonnull(strstr(text, "0 1 2 ...\\n4 tokens"));
     ck_assert_ptr_nonnull(strstr(text, "style=bold"));
     ck_assert_ptr_nonnull(strstr(text, "borrows 1"));
     ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
     ck_assert_int_eq(cattn_seq_close(small.cache, fork), CATTN_OK);
     expect(1, 2, 1);
     ck_assert_ptr_nonnull(strstr(text, "style=dashed"));
-    struct cattn_item item = small_item(other, small_tokens(-1, 14), 14);
+    struct cattn_item item = small_item(other, small_tokens(0, 14), 14);
     ck_assert_int_eq(cattn_step_begin(small.step, &item, 1), CATTN_OK);
     expect(1, 4, 1);
     ck_assert_int_eq(cattn_step_abort(small.step), CATTN_OK);

@@ -141,7 +141,7 @@ static void start(uint32_t n_slots, uint32_t flags)
 {
     n_entries = 0;
     small = small_make(n_slots, C, 1, flags);
-    ck_assert_int_eq(cattn_events_open(&small.cache->tree.events, n_slots, listen, &small), CATTN_OK);
+    ck_assert_int_eq(cattn_events_open(&small.cache->tree.events, n_slots, C, listen, &small), CATTN_OK);
 }
 
 /* ---- tests */
@@ -181,7 +181,7 @@ START_TEST(each_change_is_told_once)
     ck_assert_int_eq(cattn_seq_fork(small.cache, seq, &fork), CATTN_OK);
     ck_assert_int_eq(cattn_seq_truncate(small.cache, seq, 11), CATTN_OK); /* the fork has it: a borrow */
     ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
-    ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, small_tokens(1, 8), 8), CATTN_OK);
+    ck_assert_int_eq(cattn_prefix_pin(small.cache, "ns", 2, small_tokens(1, 8), 8, NULL), CATTN_OK);
     expect(0, 0, 0);
     ck_assert_int_eq(cattn_seq_truncate(small.cache, fork, 11), CATTN_OK); /* now it is a tail again */
     expect(0, 1, 0);

@@ -104,6 +104,28 @@ static void destroy(struct cattn_cache *cache)
     cattn_cache_destroy(cache);
 }
 
+/* In prompts here a number is 1000 times a tag, which stands for the bytes of an extra identity (0: none), plus a
+ * token. */
+enum { TAG = 1000, N_TAGS = 4 };
+
+struct given {
+    int32_t tokens[LONGEST + 1];
+    struct cattn_extra extras[LONGEST + 1];
+    struct cattn_ext ext;
+};
+
+static void give(struct given *x, const int32_t *tokens, size_t n)
+{
+    static const char ids[300] = "pq";
+    static const size_t lengths[N_TAGS] = {0, 1, 2, sizeof ids};
+    x->ext = (struct cattn_ext){.size = sizeof x->ext, .extras = x->extras};
+    for (size_t i = 0; i < n; i++) {
+        x->tokens[i] = tokens[i] % TAG;
+        if (tokens[i] >= TAG)
+            x->extras[x->ext.n_extras++] = (struct cattn_extra){i, 1, ids, lengths[tokens[i] / TAG]};
+    }
+}
+
 /* The cells of the tokens of a prompt in one layer. */
 static void make_cells(uint64_t *cells, uint32_t layer, int space, const int32_t *tokens, size_t n)
 {
@@ -120,8 +142,12 @@ static int feed(struct cattn_cache *cache, int space, const int32_t *tokens, siz
     cattn_seq seq;
     struct cattn_step *step;
     ck_assert_int_eq(cattn_step_create(cache, &step), CATTN_OK);
-    ck_assert_int_eq(cattn_seq_open(cache, names[space], strlen(names[space]), tokens, n, &seq, &cached), CATTN_OK);
-    struct cattn_item item = {.seq = seq, .tokens = tokens + cached, .n_tokens = (uint32_t)(n - cached)};
+    struct given x;
+    give(&x, tokens, n);
+    ck_assert_int_eq(cattn_seq_open_ext(cache, names[space], strlen(names[space]), x.tokens, n, &x.ext, &seq, &cached),
+                     CATTN_OK);
+    give(&x, tokens + cached, n - cached);
+    struct cattn_item item = {.seq = seq, .tokens = x.tokens, .n_tokens = (uint32_t)(n - cached), .ext = &x.ext};
     int status = cattn_step_begin(step, &item, 1);
     for (uint32_t layer = 0; !status && layer < N_LAYERS; layer++) {
         make_cells(cells, layer, space, tokens, n);
@@ -138,21 +164,31 @@ static int feed(struct cattn_cache *cache, int space, const int32_t *tokens, siz
 
 static int pin(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
 {
-    return cattn_prefix_pin(cache, names[space], strlen(names[space]), tokens, n);
+    struct given x;
+    give(&x, tokens, n);
+    return cattn_prefix_pin(cache, names[space], strlen(names[space]), x.tokens, n, &x.ext);
 }
 
 static int unpin(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
 {
-    return cattn_prefix_unpin(cache, names[space], strlen(names[space]), tokens, n);
+    struct given x;
+    give(&x, tokens, n);
+    return cattn_prefix_unpin(cache, names[space], strlen(names[space]), x.tokens, n, &x.ext);
 }
 
 /* How many of n tokens are cached in whole chunks, whose cells must be right. */
-static size_t check_cached(const struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
+static size_t check_cached(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
 {
+    struct given x;
+    int32_t *numbers;
+    give(&x, tokens, n);
+    ck_assert_int_eq(cattn_prompt_enter(&cache->tree.extras, x.tokens, n, &x.ext, &numbers), CATTN_OK);
     uint32_t slots[LONGEST + 1], c = cache->tree.chunk_tokens;
     uint64_t cells[LONGEST + 1];
     uint32_t root = cattn_roots_find(&cache->tree.roots, names[space], strlen(names[space]));
-    size_t n_found = root == CATTN_NONE ? 0 : cattn_tree_match(&cache->tree, root, tokens, n / c, slots);
+    const int32_t *wanted = numbers ? numbers : x.tokens;
+    size_t n_found = root == CATTN_NONE ? 0 : cattn_tree_match(&cache->tree, root, wanted, n / c, slots);
+    cattn_prompt_leave(&cache->tree.extras, numbers, n);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
         make_cells(cells, layer, space, tokens, n);
         for (size_t i = 0; i < n_found; i++)
@@ -186,6 +222,9 @@ static uint64_t fingerprint(const struct cattn_cache *cache)
         if (x->refs)
             hash = mix(hash, numbers, sizeof numbers);
     }
+    for (uint32_t i = 0; i < tree->extras.tokens.n; i++)
+        hash += tree->extras.tokens.records[i].refs * (tree->extras.tokens.records[i].hash | 1);
+    hash += tree->extras.ids.n_used;
     return mix(hash, cache->store->cells, N_LAYERS * (size_t)tree->n_slots * tree->chunk_tokens * sizeof(uint64_t));
 }
 
@@ -217,6 +256,9 @@ static size_t draw_pins(struct rng *rng, struct cattn_cache *cache, struct prefi
         x->space = (int)rng_below(rng, 3);
         for (size_t k = 0; k < LONGEST; k++)
             x->tokens[k] = rng_chance(rng, 10) ? (int32_t)rng_below(rng, 3) : 0;
+        for (uint64_t k = rng_below(rng, LONGEST), tag = rng_below(rng, N_TAGS); k < LONGEST && rng_chance(rng, 80);
+             k++)
+            x->tokens[k] += (int32_t)(TAG * tag);
         ck_assert_int_eq(feed(cache, x->space, x->tokens, rng_between(rng, 1, LONGEST)), CATTN_OK);
         x->n = rng_below(rng, LONGEST + 1);
         x->n_pins = 0;
@@ -313,7 +355,7 @@ static struct cattn_cache *example(void)
 {
     struct cattn_cache *cache = make(20, 4, 0);
     for (int32_t i = 0; i < LONGEST; i++)
-        text[i] = i;
+        text[i] = i + (i == 5 || i == 6 ? TAG : i == 9 ? 3 * TAG : 0);
     ck_assert_int_eq(feed(cache, 1, text, 20), CATTN_OK);
     ck_assert_int_eq(feed(cache, 0, text, 8), CATTN_OK);
     ck_assert_int_eq(pin(cache, 1, text, 10), CATTN_OK);
@@ -490,7 +532,7 @@ START_TEST(loaded_chunks_are_told_of)
     struct cattn_cache *from = example(), *to = make(5, 4, 0);
     make_folder();
     ck_assert_int_eq(save(from), CATTN_OK);
-    ck_assert_int_eq(cattn_events_open(&to->tree.events, 5, count_event, NULL), CATTN_OK);
+    ck_assert_int_eq(cattn_events_open(&to->tree.events, 5, 4, count_event, NULL), CATTN_OK);
     ck_assert_int_eq(feed(to, 1, text, 16), CATTN_OK);
     ck_assert_int_eq(load(to, NULL), CATTN_OK);
     ck_assert_uint_eq(n_published, 6);
@@ -587,26 +629,28 @@ END_TEST
 struct forgery {
     struct cattn_save_header header;
     struct cattn_save_chunk chunks[3];
+    struct cattn_save_extra extras[2]; /* of the second chunk */
     int32_t tokens[3][4];
-    uint64_t lengths[2];
-    char names[2];
+    uint64_t lengths[4];
+    char names[4];      /* two, and two extras */
     uint32_t n_written; /* chunks, in the tree and behind it */
     size_t n_more;      /* bytes of the tree that have no meaning */
 };
 
-/* A chain of two chunks, and a third in another namespace. */
+/* A chain of two chunks, the second with extras, and a third in another namespace. */
 static struct forgery honest(const struct cattn_cache *cache)
 {
     struct forgery x = {.header = cattn_save_header_of(cache),
-                        .chunks = {{CATTN_NONE, 0, 0, 0}, {0, 0, 2, 0}, {CATTN_NONE, 1, 1, 0}},
+                        .chunks = {{CATTN_NONE, 0, 0, 0}, {0, 0, 2, 2}, {CATTN_NONE, 1, 1, 0}},
+                        .extras = {{0, 1}, {2, 0}},
                         .tokens = {{1, 2, 3, 4}, {5, 6, 7, 8}, {1, 2, 3, 4}},
-                        .lengths = {1, 1},
-                        .names = {'a', 'b'},
+                        .lengths = {1, 1, 1, 1},
+                        .names = {'a', 'b', 'p', 'r'},
                         .n_written = 3};
     x.header.n_chunks = 3;
-    x.header.n_spaces = 2;
+    x.header.n_spaces = x.header.n_extras = 2;
     x.header.model_bytes = 5;
-    x.header.tree_bytes = 3 * 32 + 2 * 9;
+    x.header.tree_bytes = 3 * 32 + 2 * 8 + 4 * 9;
     return x;
 }
 
@@ -618,9 +662,12 @@ static void forge(const struct forgery *x)
     int failed = cattn_output_write(&output, &x->header, sizeof x->header) | cattn_output_end_section(&output) |
                  cattn_output_write(&output, "model", 5) | cattn_output_end_section(&output);
     for (uint32_t i = 0; i < x->n_written; i++)
-        failed |= cattn_output_write(&output, &x->chunks[i], 16) | cattn_output_write(&output, x->tokens[i], 16);
-    for (int i = 0; i < 2; i++)
-        failed |= cattn_output_write(&output, &x->lengths[i], 8) | cattn_output_write(&output, &x->names[i], 1);
+        failed |= cattn_output_write(&output, &x->chunks[i], 16) |
+                  cattn_output_write(&output, x->extras, i == 1 ? sizeof x->extras : 0) |
+                  cattn_output_write(&output, x->tokens[i], 16);
+    for (int i = 0; i < 4; i++)
+        failed |= cattn_output_write(&output, &x->lengths[i], 8) |
+                  cattn_output_write(&output, &x->names[i], x->lengths[i] > 0);
     failed |= cattn_output_write(&output, zeros, x->n_more) | cattn_output_end_section(&output);
     for (uint32_t i = 0; i < x->n_written; i++)
         failed |= cattn_output_write(&output, zeros, sizeof zeros) | cattn_output_end_section(&output);
@@ -647,15 +694,21 @@ START_TEST(forgeries_are_found_out)
 {
     victim = example();
     make_folder();
-    static const uint64_t bad[] = {UINT64_MAX, UINT64_MAX - 8, UINT64_C(1) << 63, UINT64_C(1) << 32, 1 << 20, 115, 113,
+    static const uint64_t bad[] = {UINT64_MAX, UINT64_MAX - 8, UINT64_C(1) << 63, UINT64_C(1) << 32, 1 << 20, 149, 147,
                                    0};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         FORGED(x.header.tree_bytes = bad[i]);
         FORGED(x.header.model_bytes = bad[i]);
         FORGED(x.lengths[0] = bad[i]);
         FORGED(x.lengths[1] = bad[i]);
+        FORGED(x.lengths[2] = bad[i]);
+        FORGED(x.lengths[3] = bad[i]);
         FORGED(x.header.n_chunks = (uint32_t)bad[i]);
         FORGED(x.header.n_spaces = (uint32_t)bad[i]);
+        FORGED(x.header.n_extras = (uint32_t)bad[i]);
+        FORGED(x.extras[0].id = (uint32_t)bad[i] | 2);
+        FORGED(x.extras[1].id = (uint32_t)bad[i] | 2);
+        FORGED(x.extras[1].offset = (uint32_t)bad[i] | 4);
         FORGED(x.chunks[1].n_extras = (uint32_t)bad[i] | 1);
         FORGED(x.chunks[1].parent = (uint32_t)bad[i] | 1);
         FORGED(x.chunks[2].space = (uint32_t)bad[i] | 2);
@@ -670,14 +723,36 @@ START_TEST(forgeries_are_found_out)
     FORGED(x.n_written = 2);
     FORGED(x.n_more = 8);
     FORGED((x.n_more = 8, x.header.tree_bytes += 8));
-    FORGED(x.chunks[1].pins = 0);    /* a leaf that nobody wants */
-    FORGED(x.chunks[1].space = 1);   /* not its parent's */
-    FORGED(x.names[1] = 'a');        /* twice the same name */
-    FORGED((x.chunks[2].space = 0)); /* twice the same chunk */
+    FORGED(x.chunks[1].pins = 0);                      /* a leaf that nobody wants */
+    FORGED(x.chunks[1].space = 1);                     /* not its parent's */
+    FORGED(x.names[1] = 'a');                          /* twice the same name */
+    FORGED((x.chunks[2].space = 0));                   /* twice the same chunk */
+    FORGED((x.lengths[3] = 0, x.header.tree_bytes--)); /* no bytes */
+    FORGED(x.extras[1].offset = 0);                    /* a token twice */
+    FORGED((x.extras[0].offset = 2, x.extras[1].offset = 0));
+    for (int i = 0; i < 3; i++) {
+        FORGED(x.tokens[i][i] = -1);
+        FORGED(x.tokens[i][3 - i] = INT32_MIN);
+    }
     destroy(victim);
 
     struct cattn_cache *cache = make(20, 4, 0);
     struct forgery x = honest(cache);
+    forge(&x);
+    ck_assert_int_eq(load(cache, NULL), CATTN_OK);
+    ck_assert_int_eq(cattn_cache_selfcheck(cache), CATTN_OK);
+    int32_t honest_tokens[] = {1, 2, 3, 4, 5, 6, TAG + 7, 8};
+    ck_assert_uint_eq(cache->tree.extras.tokens.n_used, 2);
+    ck_assert_int_eq(pin(cache, 1, honest_tokens, 8), CATTN_ENOTFOUND); /* the first one has bytes, too */
+    x.names[3] = 'p';                                                   /* twice the same bytes: no harm */
+    forge(&x);
+    ck_assert_int_eq(load(cache, NULL), CATTN_OK);
+    honest_tokens[4] += TAG;
+    ck_assert_int_eq(pin(cache, 1, honest_tokens, 8), CATTN_OK);
+    ck_assert_uint_eq(cache->tree.n_pinned, 4);
+    ck_assert_int_eq(cattn_namespace_invalidate(cache, "a", 1), CATTN_OK);
+    ck_assert_int_eq(cattn_namespace_invalidate(cache, "b", 1), CATTN_OK);
+    ck_assert_uint_eq(cache->tree.extras.ids.n_used, 0);
     x.chunks[0].pins = UINT32_MAX - 3;
     forge(&x);
     ck_assert_int_eq(load(cache, NULL), CATTN_OK);
@@ -752,7 +827,7 @@ static struct cattn_cache *large_example(void)
 {
     struct cattn_cache *cache = make(4000, 4, 0);
     for (int i = 0; i < 500; i++) {
-        int32_t tokens[LONGEST] = {i, i + 1};
+        int32_t tokens[LONGEST] = {i, i + 1 + i % 2 * TAG}; /* every other one with an extra identity */
         ck_assert_int_eq(feed(cache, 2, tokens, 12), CATTN_OK);
         ck_assert_int_eq(pin(cache, 2, tokens, 12), CATTN_OK);
     }

@@ -54,9 +54,9 @@ START_TEST(wrong_items_are_refused)
     items[1] = small_item(other, tokens, 0);
     ck_assert_int_eq(cattn_step_begin(small.step, items, 2), CATTN_EINVAL);
     items[1] = small_item(other, tokens, 2);
-    items[1].ext = tokens;
+    tokens[1] = -1;
     ck_assert_int_eq(cattn_step_begin(small.step, items, 2), CATTN_EINVAL);
-    items[1].ext = NULL;
+    tokens[1] = 2;
     ck_assert_int_eq(cattn_step_begin(small.step, items, 2), CATTN_OK);
     ck_assert_int_eq(cattn_step_begin(small.step, NULL, 1), CATTN_ESTATE);
     ck_assert_int_eq(cattn_step_abort(small.step), CATTN_OK);

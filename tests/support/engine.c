@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,12 +120,46 @@ static void toy_append(struct toy *toy, const int32_t *tokens, size_t n)
     toy->pending += n;
 }
 
+static int is_image(int32_t token)
+{
+    return token >= TOKEN_IMAGE && token < TOKEN_IMAGE + 65536;
+}
+
+struct given given_tokens(const int32_t *tokens, size_t n)
+{
+    struct given x = {.tokens = calloc(n + 1, sizeof *x.tokens),
+                      .images = calloc(n + 1, sizeof *x.images),
+                      .extras = calloc(n + 1, sizeof *x.extras),
+                      .ext = {.size = sizeof x.ext}};
+    ck_assert(x.tokens && x.images && x.extras);
+    for (size_t i = 0; i < n; i++) {
+        x.tokens[i] = is_image(tokens[i]) ? TOKEN_PLACEHOLDER : tokens[i];
+        x.images[i] = tokens[i] - TOKEN_IMAGE;
+        if (is_image(tokens[i]) && i && tokens[i] == tokens[i - 1])
+            x.extras[x.ext.n_extras - 1].n++;
+        else if (is_image(tokens[i]))
+            x.extras[x.ext.n_extras++] = (struct cattn_extra){i, 1, &x.images[i], sizeof *x.images};
+    }
+    x.ext.extras = x.extras;
+    return x;
+}
+
+void given_free(struct given *x)
+{
+    free(x->tokens);
+    free(x->images);
+    free(x->extras);
+}
+
 int engine_try_open(struct engine *e, struct toy *toy, uint64_t space, const int32_t *tokens, size_t n)
 {
     size_t n_cached = SIZE_MAX;
     memset(toy, 0, sizeof *toy);
     toy->space = space;
-    int status = cattn_seq_open(e->cache, &space, space ? sizeof space : 0, tokens, n, &toy->seq, &n_cached);
+    struct given x = given_tokens(tokens, n);
+    int status = cattn_seq_open_ext(e->cache, &space, space ? sizeof space : 0, x.tokens, n,
+                                    x.ext.n_extras ? &x.ext : NULL, &toy->seq, &n_cached);
+    given_free(&x);
     if (status != CATTN_OK) {
         ck_assert(toy->seq == 0 && n_cached == SIZE_MAX);
         return status;
@@ -215,7 +250,9 @@ void engine_check(struct engine *e, const struct toy *toys, size_t n_toys)
         CHECK(length == toy->length, "sequence %zu holds %zu tokens, not %zu", i, length, toy->length);
         ck_assert_int_eq(cattn_seq_tokens(e->cache, toy->seq, tokens, toy->length, &again), CATTN_OK);
         CHECK(again == length, "%zu, %zu", again, length);
-        CHECK(length == 0 || !memcmp(tokens, toy->tokens, length * sizeof *tokens), "tokens of sequence %zu", i);
+        struct given x = given_tokens(toy->tokens, length);
+        CHECK(length == 0 || !memcmp(tokens, x.tokens, length * sizeof *tokens), "tokens of sequence %zu", i);
+        given_free(&x);
         ck_assert_int_eq(tokens[toy->length], 77);
         free(tokens);
     }
@@ -240,10 +277,15 @@ static void check_items(const struct engine *e, const struct engine_item *items)
 int engine_begin(struct engine *e, const struct engine_item *items, size_t n_items)
 {
     struct cattn_item *own = calloc(n_items + 1, sizeof *own);
+    struct given *given = calloc(n_items + 1, sizeof *given);
+    struct cattn_info info = engine_info(e);
     for (size_t i = 0; i < n_items; i++) {
         const struct engine_item *x = &items[i];
+        bool readable = x->tokens && x->n_tokens <= info.n_slots * info.chunk_tokens; /* more may not be there */
+        given[i] = given_tokens(x->tokens, readable ? x->n_tokens : 0);
         own[i] = (struct cattn_item){.seq = x->toy->seq,
-                                     .tokens = x->tokens,
+                                     .tokens = given[i].ext.n_extras ? given[i].tokens : x->tokens,
+                                     .ext = given[i].ext.n_extras ? &given[i].ext : NULL,
                                      .n_tokens = x->n_tokens,
                                      .min_rows = x->min_rows,
                                      .first_row = 12345,
@@ -252,6 +294,9 @@ int engine_begin(struct engine *e, const struct engine_item *items, size_t n_ite
     }
     uint64_t misses = engine_stats(e).misses;
     int status = cattn_step_begin(e->step, own, n_items);
+    for (size_t i = 0; i < n_items; i++)
+        given_free(&given[i]);
+    free(given);
     if (status != CATTN_OK) {
         for (size_t i = 0; i < n_items; i++)
             ck_assert(own[i].first_row == 12345 && own[i].n_rows == 12345 && own[i].position == 12345);

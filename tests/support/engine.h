@@ -13,6 +13,11 @@
 #define TOKEN_INF       (INT32_MAX - 1)
 #define TOKEN_NAN_QUERY (INT32_MAX - 2)
 
+/* TOKEN_IMAGE + i, for 0 <= i < 65536, is a placeholder of image i: the library is given TOKEN_PLACEHOLDER for it, with
+ * i (as an int32_t) as extra identity. */
+#define TOKEN_IMAGE       (1 << 24)
+#define TOKEN_PLACEHOLDER 7
+
 /* What a sequence has put out so far, by layer and position. */
 struct trace {
     size_t capacity, row_bytes; /* positions; bytes of a row of out and of lse */
@@ -98,6 +103,16 @@ int engine_try_fork(struct engine *engine, const struct toy *toy, struct toy *fo
 
 void engine_truncate(struct engine *engine, struct toy *toy, size_t n);
 void engine_close(struct engine *engine, struct toy *toy);
+
+/* What the library is given of a toy's tokens; freed with given_free. */
+struct given {
+    int32_t *tokens, *images;
+    struct cattn_extra *extras;
+    struct cattn_ext ext;
+};
+
+struct given given_tokens(const int32_t *tokens, size_t n);
+void given_free(struct given *given);
 
 /* The toy without its sequence. */
 void toy_free(struct toy *toy);

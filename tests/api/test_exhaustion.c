@@ -334,7 +334,7 @@ START_TEST(pools_of_every_size_run_full)
     for (unsigned k = 0; (kernel = exact_kernel(k, CATTN_F32, CATTN_F32)); k++) {
         compute_expected(kernel);
         for (uint64_t n_slots = 1; n_slots <= MOST_SLOTS; n_slots++) {
-            for (uint64_t seed = 1; seed <= (test_full() ? 200 : 8); seed++)
+            for (uint64_t seed = 1; seed <= (test_full() ? 200 : 4); seed++)
                 run_script(kernel, n_slots, seed);
         }
         free_expected();

@@ -95,6 +95,13 @@ static void wrap(struct gift *gift, const int32_t *tokens, size_t n)
     }
 }
 
+static bool is_id(const struct cattn_extra *extra, int32_t token)
+{
+    size_t length;
+    const char *id = naive_id(token, &length);
+    return length == extra->id_len && !memcmp(id, extra->id, length);
+}
+
 /* And the way back. */
 static void unwrap(int32_t *tokens, const struct cattn_event *event)
 {
@@ -103,10 +110,7 @@ static void unwrap(int32_t *tokens, const struct cattn_event *event)
         const struct cattn_extra *x = &event->extras[i];
         for (uint64_t k = x->first; k < x->first + x->n; k++) {
             int32_t tag = 0;
-            size_t length;
-            while (tag < 32 &&
-                   (memcmp(naive_id(INT32_MIN + tag, &length), x->id, length < x->id_len ? length : x->id_len) ||
-                    length != x->id_len))
+            while (tag < 32 && !is_id(x, INT32_MIN + tag))
                 tag += 8;
             FUZZ_CHECK(tag < 32 && k < event->n_tokens && tokens[k] >= 0 && tokens[k] < 8, "an event's extras");
             tokens[k] += INT32_MIN + tag;

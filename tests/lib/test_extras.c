@@ -667,6 +667,29 @@ START_TEST(requests_have_images)
 }
 END_TEST
 
+/* The policy looks for what is cached of the image that a request has. */
+START_TEST(whose_image_is_cached_goes_first)
+{
+    struct cattn_sched_config config = {.size = sizeof config, .policy = CATTN_PREFIX, .max_batch = 1};
+    struct cattn_sched *sched;
+    struct cattn_batch batch;
+    size_t n;
+    small = small_make(32, C, 1, 0);
+    ck_assert_int_eq(cattn_seq_close(small.cache, prefill("7a 7a 7a 7a 7a 7a 7a 7a 1", LONGEST, &n)), CATTN_OK);
+    ck_assert_int_eq(cattn_sched_create(small.cache, &config, &sched), CATTN_OK);
+    submit(sched, "7b 7b 7b 7b 7b 7b 7b 7b 1", 1);
+    submit(sched, "7 7 7 7 7 7 7 7 1", 1);
+    cattn_request first = submit(sched, "7a 7a 7a 7a 7a 7a 7a 7a 1", 1);
+    ck_assert_int_eq(cattn_sched_next(sched, small.step, &batch), CATTN_OK);
+    ck_assert_uint_eq(batch.n_items, 1);
+    ck_assert_uint_eq(batch.turns[0].request, first);
+    ck_assert_uint_eq(batch.n_rows, 1);
+    run_batch(sched, &batch);
+    cattn_sched_destroy(sched);
+    small_free(&small);
+}
+END_TEST
+
 /* Of two that were expected to generate little one is put back; it computes its image again. */
 START_TEST(who_is_put_back_keeps_its_image)
 {
@@ -1169,6 +1192,7 @@ int main(void)
     tcase_add_test(tests, a_step_that_is_refused_leaves_no_bytes);
     tcase_add_test(tests, selfcheck_counts_references);
     tcase_add_test(tests, requests_have_images);
+    tcase_add_test(tests, whose_image_is_cached_goes_first);
     tcase_add_test(tests, who_is_put_back_keeps_its_image);
     tcase_add_test(tests, hashes_of_prefixes_are_as_documented);
     tcase_add_test(tests, random_calls_agree_with_pairs);

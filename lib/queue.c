@@ -8,7 +8,8 @@
 struct cattn_want *cattn_sched_find(const struct cattn_sched *sched, cattn_request request)
 {
     uint32_t i = cattn_handle_place(request);
-    return sched && request && i < sched->n_wants && sched->wants[i].id == request ? &sched->wants[i] : NULL;
+    struct cattn_want *want = sched && request && i < sched->n_wants ? &sched->wants[i] : NULL;
+    return want && want->id == request && !want->cancelled ? want : NULL;
 }
 
 bool cattn_want_before(const struct cattn_want *a, const struct cattn_want *b)

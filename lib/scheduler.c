@@ -140,12 +140,25 @@ static void end_request(struct cattn_sched *sched, struct cattn_want *want)
     cattn_sched_forget(sched, index_of(sched, want));
 }
 
+static bool is_in_batch(const struct cattn_sched *sched, const struct cattn_want *want)
+{
+    for (size_t i = 0; sched->out && i < sched->n_items; i++) {
+        if (sched->item_wants[i] == index_of(sched, want))
+            return true;
+    }
+    return false;
+}
+
 int cattn_sched_cancel(cattn_sched *sched, cattn_request request)
 {
     struct cattn_want *want = cattn_sched_find(sched, request);
     if (!want)
         return CATTN_EINVAL;
-    end_request(sched, want);
+    want->cancelled = is_in_batch(sched, want);
+    if (want->cancelled)
+        leave_running(sched, want);
+    else
+        end_request(sched, want);
     sched->stats.n_cancelled++;
     return CATTN_OK;
 }
@@ -294,7 +307,16 @@ int cattn_sched_next(cattn_sched *sched, cattn_step *step, struct cattn_batch *b
 static struct cattn_want *want_of(const struct cattn_sched *sched, size_t item)
 {
     struct cattn_want *want = &sched->wants[sched->item_wants[item]];
-    return want->id == sched->turns[item].request ? want : NULL;
+    return want->cancelled ? NULL : want;
+}
+
+static void end_batch(struct cattn_sched *sched)
+{
+    for (size_t i = 0; i < sched->n_items; i++) {
+        if (sched->wants[sched->item_wants[i]].cancelled)
+            cattn_sched_forget(sched, sched->item_wants[i]);
+    }
+    sched->out = false;
 }
 
 /* Whether the step was closed, in the way that the call is for. */
@@ -344,7 +366,7 @@ int cattn_sched_commit(cattn_sched *sched, const int32_t *tokens, const unsigned
         return CATTN_EINVAL;
     for (size_t i = 0; i < sched->n_items; i++)
         commit_item(sched, i, tokens, stops && stops[i]);
-    sched->out = false;
+    end_batch(sched);
     return CATTN_OK;
 }
 
@@ -354,7 +376,7 @@ int cattn_sched_revert(cattn_sched *sched)
         return CATTN_EINVAL;
     if (!was_closed(sched, false))
         return CATTN_ESTATE;
-    sched->out = false;
+    end_batch(sched);
     return CATTN_OK;
 }
 

@@ -21,8 +21,9 @@ struct cattn_want {
     int32_t priority;
     uint64_t arrival, order; /* order: of the submit */
     uint64_t tag;
-    cattn_seq seq; /* 0: it waits */
-    size_t n_held; /* tokens that its sequence holds */
+    cattn_seq seq;  /* 0: it waits */
+    bool cancelled; /* in the open step, whose batch points at its tokens; it is forgotten with the batch */
+    size_t n_held;  /* tokens that its sequence holds */
     size_t n_cached;
     uint32_t n_preempted, n_passed;
     uint64_t most_passed; /* from there on nobody passes it */

@@ -482,9 +482,12 @@ START_TEST(cancel_in_any_state)
     check_batch(run, &batch);
     cattn_request cancelled = batch.turns[0].request;
     uint64_t tag = batch.turns[0].tag;
+    int32_t last = batch.items[0].tokens[batch.items[0].n_tokens - 1];
     ck_assert_int_eq(cattn_sched_cancel(run->sched, cancelled), CATTN_OK); /* in the open step */
+    ck_assert_int_eq(cattn_sched_cancel(run->sched, cancelled), CATTN_EINVAL);
     run->all[tag].done = true;
-    submit(run, make_request(run, 3, 2, 1, 2)); /* may get the same record */
+    submit(run, make_request(run, 3, 2, 1, 2)); /* whose record must be another one */
+    ck_assert_int_eq(batch.items[0].tokens[batch.items[0].n_tokens - 1], last);
     finish_batch(run, &batch);
     run_all(run);
     ck_assert_uint_eq(run->sched->stats.n_cancelled, 3);

@@ -372,15 +372,16 @@ CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char
                                             size_t model_len);
 
 /* Reads what cattn_prefix_save wrote: its prefixes are cached and pinned as they were, besides what was before.  Chunks
- * that are cached already stay as they are; for the others the least recently used are evicted as far as needed.
+ * that are cached already stay as they are; for the others as many are evicted as needed, as by a step.
  * The bits of K and V are those saved, whatever kernel this cache has; layers, KV heads, head sizes, kv_dtype and model
  * must be equal.  chunk_tokens may differ: a prefix keeps its whole chunks, and tokens behind them are dropped, as is a
  * pin that has no whole chunk.  *n_tokens (if not NULL): tokens that the file's pins hold now, shared ones counted
  * once.  All or nothing: the whole file is checked before anything changes.  Only a file that changes while it is read,
  * or a disk that fails then, may cost unreferenced chunks (and still nothing is published).  A checksum is no
  * signature: what anyone else could write to is not to be loaded.  CATTN_EINVAL, also: path is no regular file.
- * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool has not so many slots.  CATTN_EFULL: not so
- * many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.  CATTN_EIO, CATTN_ENOTSUP. */
+ * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool, or the limit of a namespace, has not so many
+ * slots.  CATTN_EFULL: not so many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.
+ * CATTN_EIO, CATTN_ENOTSUP. */
 CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len,
                                             uint64_t *n_tokens);
 
@@ -471,8 +472,8 @@ CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *
  * chunks that no row of the batch sees are not read.  The weight of a token is exp(x) over the sum of exp(x) of all
  * tokens seen, plus exp(sinks[head]) once if sinks.  Positions are those of the sequence, so all of it is the same
  * whether a prefix is shared or not.  Sums are f32: scores hold from -1e30 to 1e30, and outputs over n tokens for
- * |v| < 2^120 / n; beyond that a sequence may get infinities and NaNs from finite numbers.  Numbers below 2^-126, whether
- * given or worked out, may count as zero. */
+ * |v| < 2^120 / n; beyond that a sequence may get infinities and NaNs from finite numbers.  Numbers below 2^-126,
+ * whether given or worked out, may count as zero. */
 struct cattn_variant {
     size_t size;               /* sizeof(struct cattn_variant) */
     float scale;               /* finite and > 0; 0: 1/sqrt(head_dim) */

@@ -67,8 +67,9 @@ enum cattn_status {
     CATTN_OK = 0,
     CATTN_EINVAL = -1,    /* an argument is wrong, or a handle is stale or of another cache */
     CATTN_ENOMEM = -2,    /* host memory could not be had */
-    CATTN_EFULL = -3,     /* the pool has too few free and evictable slots now; close sequences and retry */
-    CATTN_ETOOBIG = -4,   /* the items can never fit in this pool */
+    CATTN_EFULL = -3,     /* too few slots are free or evictable now, in the pool or within the limit of a namespace;
+                             close sequences and retry */
+    CATTN_ETOOBIG = -4,   /* the items can never fit in this pool, or within the limit of their namespace */
     CATTN_EBUSY = -5,     /* the sequence is in the open step */
     CATTN_ESTATE = -6,    /* not possible now: no step open, a step open already, a layer not written ... */
     CATTN_ENOTFOUND = -7, /* nothing of that name */
@@ -121,14 +122,17 @@ enum cattn_flags {
                             dropped by truncate or abort, of an invalidated namespace): costs a write of slot_bytes each
                             time.  Tokens that truncate cuts off a slot that stays go when they are written over, or
                             with the slot; the token ids that sequences keep are not overwritten */
-    CATTN_CONCURRENT = 8  /* other threads may call while one runs a step.  All calls but those of layers
-                             (cattn_step_write, cattn_step_attend, *_part) take a lock, one for each cache, for their own
-                             duration: short but for cattn_cache_selfcheck and _dump_dot, files of prefixes, and a begin
-                             that copies.  Calls  of layers take none and wait for no other call.  One step is open at a
-                             time, whoever asks;  an object of a step, and a scheduler, belong to one thread at a time.
-                             cattn_cache_destroy  comes when no other thread uses the cache any more.  A process that
-                             forks while other  threads use the cache must not use it in the child.  CATTN_ENOTSUP where
-                             the system has no  POSIX threads */
+    /* of equal priority, what costs least to compute again is evicted first, not what is unused longest: see
+       cattn_prefix_retain */
+    CATTN_EVICT_BY_COST = 4,
+    CATTN_CONCURRENT = 8 /* other threads may call while one runs a step.  All calls but those of layers
+                            (cattn_step_write, cattn_step_attend, *_part) take a lock, one for each cache, for their own
+                            duration: short but for cattn_cache_selfcheck and _dump_dot, files of prefixes, and a begin
+                            that copies.  Calls  of layers take none and wait for no other call.  One step is open at a
+                            time, whoever asks;  an object of a step, and a scheduler, belong to one thread at a time.
+                            cattn_cache_destroy  comes when no other thread uses the cache any more.  A process that
+                            forks while other  threads use the cache must not use it in the child.  CATTN_ENOTSUP where
+                            the system has no  POSIX threads */
 };
 
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the
@@ -361,6 +365,34 @@ CATTN_API CATTN_CHECK int cattn_prefix_pin(cattn_cache *cache, const void *ns, s
 CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
                                              size_t n, const struct cattn_ext *ext);
 
+/* How a cached prefix is kept.  What is evicted next is always a chunk to which nothing refers and below which nothing
+ * is cached: of these one with the lowest priority, and of those the one unused longest.  With CATTN_EVICT_BY_COST it
+ * is, instead of the last, the one with the lowest sum of two numbers: the cost of computing its tokens again, which
+ * grows with their positions as attention over all earlier tokens does, and the sum that the chunk had which was
+ * evicted last when it was last used (GreedyDual): so that nothing stays for ever for having been dear once. */
+struct cattn_retention {
+    size_t size;      /* sizeof(struct cattn_retention) */
+    int32_t priority; /* a chunk of which nothing was said has 0; higher ones are evicted later */
+    uint64_t ttl;     /* time to live from now on, in the unit of cattn_cache_advance; 0: no end is set */
+};
+
+/* Gives the cached whole chunks of tokens[0..n) a priority and a time to live.  A chunk keeps the highest priority and
+ * the latest end (none is later than any) that was given to it, be it through this prefix or through others that begin
+ * alike: to give the same again renews its time.  When its time is over a chunk is evicted, at once if nothing refers
+ * to it and nothing is cached below it, else as soon as that is so; until then it is found like any other, and has
+ * priority 0.  Given again before that, it goes on living.  retention NULL takes back what was given to these chunks.
+ * An evicted chunk loses all that was given to it, and so does a namespace that is invalidated; files of saved prefixes
+ * do not have it.  Eviction takes O(log n) each once this call or cattn_namespace_set has succeeded on a cache; the
+ * first one takes host memory and time for all slots.  Allowed while a step is open.  CATTN_EINVAL, also: a token is
+ * negative.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.  CATTN_ENOMEM. */
+CATTN_API CATTN_CHECK int cattn_prefix_retain(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
+                                              size_t n, const struct cattn_ext *ext,
+                                              const struct cattn_retention *retention);
+
+/* Sets the caller's clock, which starts at 0, in any unit: chunks whose time is over by now are evicted, as said above.
+ * Costs O(log n) for each of them.  Allowed while a step is open.  CATTN_EINVAL, also: now is before an earlier one. */
+CATTN_API CATTN_CHECK int cattn_cache_advance(cattn_cache *cache, uint64_t now);
+
 /* Writes all pinned prefixes of all namespaces to a file: their tokens, pins, and K and V of all layers, each chunk
  * once.  model[0..model_len) names what made these K and V: the weights and their revision, the adapter, the rotary
  * settings and whatever else changes them (any bytes; which ones is the engine's choice; model_len 0 is a name too).
@@ -376,15 +408,16 @@ CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char
                                             size_t model_len);
 
 /* Reads what cattn_prefix_save wrote: its prefixes are cached and pinned as they were, besides what was before.  Chunks
- * that are cached already stay as they are; for the others the least recently used are evicted as far as needed.
+ * that are cached already stay as they are; for the others as many are evicted as needed, as by a step.
  * The bits of K and V are those saved, whatever kernel this cache has; layers, KV heads, head sizes, kv_dtype and model
  * must be equal.  chunk_tokens may differ: a prefix keeps its whole chunks, and tokens behind them are dropped, as is a
  * pin that has no whole chunk.  *n_tokens (if not NULL): tokens that the file's pins hold now, shared ones counted
  * once.  All or nothing: the whole file is checked before anything changes.  Only a file that changes while it is read,
  * or a disk that fails then, may cost unreferenced chunks (and still nothing is published).  A checksum is no
  * signature: what anyone else could write to is not to be loaded.  CATTN_EINVAL, also: path is no regular file.
- * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool has not so many slots.  CATTN_EFULL: not so
- * many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.  CATTN_EIO, CATTN_ENOTSUP. */
+ * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool, or the limit of a namespace, has not so many
+ * slots.  CATTN_EFULL: not so many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.
+ * CATTN_EIO, CATTN_ENOTSUP. */
 CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len,
                                             uint64_t *n_tokens);
 
@@ -392,27 +425,49 @@ CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path
  * now on find nothing of it.  Its pins are undone, its unreferenced chunks freed.  Sequences that are open (or in the
  * open step) go on with what they have, and share among themselves alone; their chunks are freed as they close.
  * A namespace of which nothing is known: CATTN_OK.  Walks the list of unreferenced chunks, and all chunks if anything
- * is pinned.  CATTN_EINVAL. */
+ * is pinned.  What cattn_namespace_set said of the name stays.  CATTN_EINVAL.  CATTN_ENOMEM, of a namespace with
+ * settings alone. */
 CATTN_API int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len);
 
 struct cattn_usage {
-    size_t size;              /* in: sizeof(struct cattn_usage) */
-    uint64_t n_sequences;     /* open now */
-    uint64_t n_slots;         /* that its chunks take, complete or not, referred to or not */
-    uint64_t evictable_slots; /* of them: cached, without references */
-    uint64_t pinned_slots;    /* of them: held by pins */
-    uint64_t hits, misses;    /* as in cattn_stats ... */
-    uint64_t evictions;       /* ... likewise */
+    size_t size;                         /* in: sizeof(struct cattn_usage) */
+    uint64_t n_sequences;                /* open now */
+    uint64_t n_slots;                    /* that its chunks take, complete or not, referred to or not */
+    uint64_t evictable_slots;            /* of them: cached, without references */
+    uint64_t pinned_slots;               /* of them: held by pins */
+    uint64_t hits, misses;               /* as in cattn_stats ... */
+    uint64_t evictions;                  /* ... likewise */
+    uint64_t reserve_slots, limit_slots; /* its settings */
 };
 
 /* What one namespace has, and has had since it was first opened or last invalidated (what sequences older than that go
- * on with is not counted).  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk; its counts are
- * forgotten. */
+ * on with is not counted).  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk nor settings; its
+ * counts are forgotten. */
 CATTN_API CATTN_CHECK int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len,
                                                 struct cattn_usage *stats);
 
-/* Frees up to n_slots cached chunks to which nothing refers, the longest unused first; UINT64_MAX: all of them.
- * *n_evicted (if not NULL): how many.  Never needed: a step evicts what it has no room for.  CATTN_EINVAL. */
+struct cattn_namespace_config {
+    size_t size;            /* sizeof(struct cattn_namespace_config) */
+    uint64_t reserve_slots; /* as long as the namespace has no more slots than this, others get none of its chunks */
+    uint64_t limit_slots;   /* that it may have, at least reserve_slots; 0: the pool */
+};
+
+/* Sets what a namespace keeps and what it may have, for as long as the cache lives, whatever is opened, closed, evicted
+ * or invalidated there; both 0: forgets it.  Slots of a namespace are those that cattn_namespace_stats counts.
+ * Its reserve is not kept free for it: it holds what it has come to have.  A step, or a load, evicts chunks of another
+ * namespace only as long as that one is left with its reserve; cattn_cache_evict takes those last, and the end of their
+ * time (cattn_prefix_retain) ends that, too.
+ * At its limit a namespace gets a slot by giving up one: a step, or a load, evicts as many unreferenced chunks of its
+ * own as it takes, and is refused with CATTN_EFULL if there are not enough, or CATTN_ETOOBIG if what its items need is
+ * more than the limit.  A limit below what it has now takes effect when it next takes slots.
+ * Allowed while a step is open, which goes on as it is.
+ * CATTN_EINVAL, also: reserve_slots above limit_slots, or all reserves together above the pool.  CATTN_ENOMEM. */
+CATTN_API CATTN_CHECK int cattn_namespace_set(cattn_cache *cache, const void *ns, size_t ns_len,
+                                              const struct cattn_namespace_config *config);
+
+/* Frees up to n_slots cached chunks to which nothing refers, in the order of eviction; UINT64_MAX: all of them.  With
+ * them go those above them whose time is over.  *n_evicted (if not NULL): how many.  Never needed: a step evicts what
+ * it has no room for.  CATTN_EINVAL. */
 CATTN_API int cattn_cache_evict(cattn_cache *cache, uint64_t n_slots, uint64_t *n_evicted);
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -455,8 +510,8 @@ CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *
  * chunks that no row of the batch sees are not read.  The weight of a token is exp(x) over the sum of exp(x) of all
  * tokens seen, plus exp(sinks[head]) once if sinks.  Positions are those of the sequence, so all of it is the same
  * whether a prefix is shared or not.  Sums are f32: scores hold from -1e30 to 1e30, and outputs over n tokens for
- * |v| < 2^120 / n; beyond that a sequence may get infinities and NaNs from finite numbers.  Numbers below 2^-126, whether
- * given or worked out, may count as zero. */
+ * |v| < 2^120 / n; beyond that a sequence may get infinities and NaNs from finite numbers.  Numbers below 2^-126,
+ * whether given or worked out, may count as zero. */
 struct cattn_variant {
     size_t size;               /* sizeof(struct cattn_variant) */
     float scale;               /* finite and > 0; 0: 1/sqrt(head_dim) */
@@ -554,7 +609,8 @@ typedef struct cattn_sched cattn_sched;
 typedef uint64_t cattn_request;
 
 enum cattn_policy {
-    CATTN_FCFS = 0,  /* first come, first served: by arrival, nobody passes a request that does not fit yet */
+    CATTN_FCFS = 0,  /* first come, first served: by arrival, nobody passes a request that does not fit yet, unless only
+                        the limit of its own namespace keeps it */
     CATTN_PREFIX = 1 /* first those that share most chunks with requests that run, so that the rows of a step read them
                         together; then those that find most of their prompt cached, before it is evicted.  Looks at the
                         256 that have waited longest; one that does not fit yet is passed */
@@ -595,8 +651,8 @@ struct cattn_request_config {
     const struct cattn_ext *ext; /* extra identities in the prompt, copied; NULL: none.  Items have their part of it */
 };
 
-/* Queues a request.  CATTN_ETOOBIG: prompt and max_new can never fit in the pool, even alone.  CATTN_EINVAL.
- * CATTN_ENOMEM, also: 2^24 requests have not ended. */
+/* Queues a request.  CATTN_ETOOBIG: prompt and max_new can never fit in the pool, even alone, or within the limit that
+ * its namespace has now.  CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 requests have not ended. */
 CATTN_API CATTN_CHECK int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config,
                                              cattn_request *request);
 
@@ -621,8 +677,9 @@ struct cattn_batch {
 /* Chooses what runs next and opens the step with it; n_items = 0: nothing to do, and no step was opened.  What the
  * batch points at stays until the commit.
  * CATTN_ESTATE: a batch is not committed yet, or a step is open.  CATTN_EFULL: not even the oldest request gets the
- * slots that it needs, since others than the scheduler hold them.  CATTN_ENOMEM.  CATTN_EINVAL: also a step of another
- * cache.  When it fails no step is open; requests may have been admitted or put back, but none has lost a token. */
+ * slots that it needs, since others than the scheduler hold them, or reserves, or a limit that was lowered.
+ * CATTN_ENOMEM.  CATTN_EINVAL: also a step of another cache.  When it fails no step is open; requests may have been
+ * admitted or put back, but none has lost a token. */
 CATTN_API CATTN_CHECK int cattn_sched_next(cattn_sched *sched, cattn_step *step, struct cattn_batch *batch);
 
 /* After cattn_step_end: tokens[i] is what was sampled for item i, for those that need one; stops[i] (stops may be NULL)

@@ -1,6 +1,8 @@
 /* Who is admitted next: in what order, whether there are slots, and whether it is better to wait for a prefix. */
 #include "scheduler.h"
 
+#include "quota.h"
+
 #include <string.h>
 
 /* ---- slots */
@@ -25,17 +27,16 @@ uint64_t cattn_want_slots(const struct cattn_sched *sched, const struct cattn_wa
     return slots_at(sched, want, 100);
 }
 
-/* Slots in use, and those that the running requests may come to take. */
-static uint64_t count_taken(const struct cattn_sched *sched, uint64_t percent)
+/* Asks for the slots that the running requests may come to take. */
+static void ask_for_running(const struct cattn_sched *sched, uint64_t percent)
 {
-    uint64_t n = cattn_tree_used(&sched->cache->tree);
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct cattn_want *want = &sched->wants[sched->running[i]];
         const struct cattn_sequence *sequence = cattn_sequence_find(sched->cache, want->seq);
         uint64_t held = sequence ? sequence->n_chunks + sequence->owns : 0, slots = slots_at(sched, want, percent);
-        n += slots > held ? slots - held : 0;
+        cattn_demand_add(&sched->cache->tree, sequence ? sequence->root : CATTN_NONE, slots > held ? slots - held : 0,
+                         0);
     }
-    return n;
 }
 
 /* Whole chunks of its prompt that are cached.  The last token is always computed. */
@@ -52,23 +53,32 @@ static void look_up(const struct cattn_sched *sched, struct cattn_want *want)
 }
 
 /* Of what it found, the chunks that nobody uses now: all of them lie below those that are used. */
-static size_t count_idle(const struct cattn_sched *sched, const struct cattn_want *want)
+static uint32_t count_idle(const struct cattn_sched *sched, const struct cattn_want *want)
 {
     const struct cattn_slot *slots = sched->cache->tree.slots;
-    size_t n = 0;
+    uint32_t n = 0;
     for (uint32_t slot = want->leaf; slot != CATTN_NONE && !slots[slot].refs; slot = slots[slot].parent)
         n++;
     return n;
 }
 
-/* Whether the slots of all that run, and of this one, would be there.  One that was put back comes again only when that
- * cannot happen another time. */
-static bool fits(const struct cattn_sched *sched, struct cattn_want *want)
+enum room { THERE_IS_ROOM, NO_SLOTS, ABOVE_LIMIT };
+
+/* Whether the slots of all that run, and of this one, would be there, and within the limit of its namespace.  One that
+ * was put back comes again only when that cannot happen another time. */
+static enum room room_for(const struct cattn_sched *sched, struct cattn_want *want)
 {
+    struct cattn_tree *tree = &sched->cache->tree;
     uint64_t percent = want->n_preempted ? 100 : sched->output_percent;
+    uint32_t root = cattn_roots_find(&tree->roots, want->ns.bytes, want->ns.length);
     look_up(sched, want);
-    uint64_t shared = want->n_matched - count_idle(sched, want);
-    return count_taken(sched, percent) + slots_at(sched, want, percent) - shared <= sched->cache->tree.n_slots;
+    ask_for_running(sched, percent);
+    cattn_demand_add(tree, root, slots_at(sched, want, percent) - want->n_matched, count_idle(sched, want));
+    enum room room = cattn_demand_has_room(tree) ? THERE_IS_ROOM : NO_SLOTS;
+    if (root != CATTN_NONE && cattn_demand_is_above(tree, root))
+        room = ABOVE_LIMIT;
+    cattn_demand_clear(tree);
+    return room;
 }
 
 /* ---- prefixes to come */
@@ -138,7 +148,8 @@ static int32_t highest_priority(const struct cattn_sched *sched)
     return highest;
 }
 
-/* Under CATTN_FCFS the first that has nothing to wait for, if it fits; else the best of those that fit. */
+/* Under CATTN_FCFS the first that has nothing to wait for, if it fits; else the best of those that fit.  Nobody waits
+ * for the limit of a namespace that is not his own, as long as the ageing allows it. */
 uint32_t cattn_sched_choose(struct cattn_sched *sched)
 {
     int32_t priority = highest_priority(sched);
@@ -153,10 +164,13 @@ uint32_t cattn_sched_choose(struct cattn_sched *sched)
         look_up(sched, want);
         if (!last && is_coming(sched, want))
             sched->stats.n_deferred++;
-        else if (sched->policy == CATTN_FCFS)
-            return fits(sched, want) ? i : CATTN_NONE;
-        else if ((best == CATTN_NONE || goes_before(sched, want, &sched->wants[best])) && fits(sched, want))
-            best = i;
+        else if (best == CATTN_NONE || goes_before(sched, want, &sched->wants[best])) {
+            enum room room = room_for(sched, want);
+            if (sched->policy == CATTN_FCFS && (room != ABOVE_LIMIT || last))
+                return room == THERE_IS_ROOM ? i : CATTN_NONE;
+            if (room == THERE_IS_ROOM)
+                best = i;
+        }
     }
     return best;
 }

@@ -61,6 +61,13 @@ static void clear_slot(void *cache, uint32_t slot)
     x->backend->clear(x->store, slot);
 }
 
+/* What a token costs wherever it stands, in units of what it costs for each token before it: with d elements in the
+ * heads of a layer, 24 d^2 operations for products with weights, and 4 d for each token that attention looks at. */
+static uint64_t fixed_cost(const struct cattn_shape *shape)
+{
+    return 6 * (uint64_t)shape->n_heads * shape->head_dim;
+}
+
 int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend *backend, const char *kernel,
                      uint32_t flags, struct cattn_cache **cache)
 {
@@ -75,6 +82,10 @@ int cattn_cache_make(const struct cattn_shape *shape, const struct cattn_backend
                                  cattn_seed(made));
     if (!status)
         status = cattn_work_init(&made->work, shape->n_slots, shape->chunk_tokens);
+    made->tree.order.by_cost = flags & CATTN_EVICT_BY_COST;
+    made->tree.order.fixed_cost = fixed_cost(shape);
+    if (!status && flags & CATTN_EVICT_BY_COST)
+        status = cattn_order_open(&made->tree);
     if (!status && flags & CATTN_CONCURRENT)
         status = cattn_mutex_create(&made->mutex);
     if (!status)
@@ -122,7 +133,7 @@ static int check_shape(const struct cattn_config *config, struct cattn_shape *sh
         !in_range(config->head_dim, CATTN_MAX_HEAD_DIM) || !in_range(v_head_dim, CATTN_MAX_HEAD_DIM))
         return CATTN_EINVAL;
     if ((c != 32 && c != 64 && c != 128 && c != 256) || config->io_dtype > CATTN_BF16 || config->kv_dtype > CATTN_I8 ||
-        config->flags & ~(uint32_t)(CATTN_NO_RETAIN | CATTN_ZERO_FREED | CATTN_CONCURRENT) ||
+        config->flags & ~(uint32_t)(CATTN_NO_RETAIN | CATTN_ZERO_FREED | CATTN_EVICT_BY_COST | CATTN_CONCURRENT) ||
         config->n_threads > MAX_THREADS)
         return CATTN_EINVAL;
     *shape = (struct cattn_shape){.n_layers = config->n_layers,

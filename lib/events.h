@@ -20,7 +20,7 @@ int cattn_events_open(struct cattn_events *events, uint32_t n_slots, uint32_t ch
                       void (*call)(void *context, const struct cattn_event *event), void *context);
 void cattn_events_close(struct cattn_events *events);
 
-/* Of a slot that is published now; of one that is published still; of a root that has its name still. */
+/* Of a slot that is published now; of one that is published still; of a root that has just lost its name. */
 void cattn_events_published(const struct cattn_tree *tree, uint32_t slot);
 void cattn_events_removed(const struct cattn_tree *tree, uint32_t slot);
 void cattn_events_cleared(const struct cattn_tree *tree, uint32_t root);

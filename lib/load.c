@@ -7,6 +7,7 @@
 #include "hash.h"
 #include "lock.h"
 #include "memory.h"
+#include "quota.h"
 
 #include <string.h>
 
@@ -55,8 +56,9 @@ struct bytes {
 struct space {
     const unsigned char *name;
     size_t length;
-    uint32_t root; /* CATTN_NONE: not known, or not needed */
-    bool held;     /* root is referred to */
+    uint32_t root;    /* CATTN_NONE: not known, or not needed */
+    bool held;        /* root is referred to */
+    uint32_t n_nodes; /* of it */
 };
 
 /* Finds what is equal: open addressing over numbers + 1, at most half full. */
@@ -530,21 +532,39 @@ static void find_cached(struct loader *loader)
     }
 }
 
-/* *n_new: slots to be taken. */
-static int count_slots(const struct loader *loader, uint32_t *n_new)
+static bool can_ever_fit(const struct loader *loader)
 {
     const struct cattn_tree *tree = &loader->cache->tree;
+    for (uint32_t i = 0; i < loader->header.n_spaces; i++) {
+        const struct space *space = &loader->spaces[i];
+        uint32_t limit = space->root == CATTN_NONE ? 0 : cattn_roots_at(&tree->roots, space->root)->limit;
+        if (limit && space->n_nodes > limit)
+            return false;
+    }
+    return loader->n_nodes <= tree->n_slots;
+}
+
+/* *n_new: slots to be taken; they are the demand, too. */
+static int count_slots(const struct loader *loader, uint32_t *n_new)
+{
+    struct cattn_tree *tree = &loader->cache->tree;
     uint64_t n_unreferenced = 0, n_pins = 0;
     *n_new = 0;
     for (uint32_t i = 0; i < loader->n_nodes; i++) {
         const struct node *node = &loader->nodes[i];
+        struct space *space = &loader->spaces[node->key.space];
+        bool is_idle = node->cached && !tree->slots[node->slot].refs;
         *n_new += !node->cached;
-        n_unreferenced += node->cached && !tree->slots[node->slot].refs;
+        n_unreferenced += is_idle;
         n_pins += node->pins;
+        space->n_nodes++;
+        if (tree->order.n_settings)
+            cattn_demand_add(tree, space->root, !node->cached, is_idle);
     }
-    if (loader->n_nodes > tree->n_slots)
+    if (!can_ever_fit(loader))
         return CATTN_ETOOBIG;
-    if (*n_new > (uint64_t)tree->n_free + tree->n_evictable - n_unreferenced)
+    if (*n_new > (uint64_t)tree->n_free + tree->n_evictable - n_unreferenced ||
+        (tree->order.n_settings && (cattn_demand_above(tree) != CATTN_NONE || !cattn_demand_has_room(tree))))
         return CATTN_EFULL;
     return n_pins > UINT32_MAX - tree->n_pins ? CATTN_ENOMEM : CATTN_OK;
 }
@@ -580,7 +600,9 @@ static void take_slots(struct loader *loader, uint32_t n_new)
         if (loader->nodes[i].cached)
             cattn_tree_acquire(tree, loader->nodes[i].slot);
     }
-    if (n_new > tree->n_free)
+    if (tree->order.n_settings)
+        cattn_demand_meet(tree);
+    else if (n_new > tree->n_free)
         cattn_tree_evict(tree, n_new - tree->n_free);
     for (uint32_t i = 0; i < loader->n_nodes; i++) {
         struct node *node = &loader->nodes[i];
@@ -698,6 +720,7 @@ static int load_pinned(struct cattn_cache *cache, const char *path, const void *
     status = check_file(&loader, model, model_len);
     if (!status)
         status = enter(&loader);
+    cattn_demand_clear(&cache->tree);
     if (!status && n_tokens)
         *n_tokens = (uint64_t)loader.n_nodes * cache->shape.chunk_tokens;
     drop_spaces(&loader);

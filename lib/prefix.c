@@ -38,8 +38,7 @@ static int invalidate(struct cattn_cache *cache, const void *ns, size_t ns_len)
 {
     if (!is_name(cache, ns, ns_len))
         return CATTN_EINVAL;
-    cattn_tree_invalidate(&cache->tree, ns, ns_len);
-    return CATTN_OK;
+    return cattn_tree_invalidate(&cache->tree, ns, ns_len);
 }
 
 int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len)
@@ -66,13 +65,15 @@ static int get_usage(const struct cattn_cache *cache, const void *ns, size_t ns_
     if (root == CATTN_NONE)
         return CATTN_ENOTFOUND;
     const struct cattn_root *record = cattn_roots_at(roots, root);
-    stats->n_sequences = record->refs - record->n_slots - count_closed(cache, root);
+    stats->n_sequences = record->refs - record->n_slots - record->has_settings - count_closed(cache, root);
     stats->n_slots = record->n_slots;
     stats->evictable_slots = record->n_evictable;
     stats->pinned_slots = record->n_pinned;
     stats->hits = record->hits;
     stats->misses = record->misses;
     stats->evictions = record->evictions;
+    stats->reserve_slots = record->reserve;
+    stats->limit_slots = record->limit;
     return CATTN_OK;
 }
 

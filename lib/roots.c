@@ -103,7 +103,8 @@ static int grow(struct cattn_roots *roots)
     return CATTN_OK;
 }
 
-int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, uint32_t *root)
+/* A record that no name leads to yet. */
+static int add_record(struct cattn_roots *roots, const void *name, size_t length, uint32_t *root)
 {
     unsigned char *copy = cattn_malloc(length, 1);
     if (!copy || (roots->free == CATTN_NONE && grow(roots))) {
@@ -120,8 +121,23 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
                                   .name = copy,
                                   .name_length = length,
                                   .bucket = record->bucket,
-                                  .current = true};
-    link_root(roots, *root);
+                                  .next_asked = CATTN_NONE,
+                                  .leaves = CATTN_NONE,
+                                  .shown = CATTN_NONE};
+    return CATTN_OK;
+}
+
+static void make_current(struct cattn_roots *roots, uint32_t root)
+{
+    link_root(roots, root);
+    cattn_roots_at(roots, root)->current = true;
+}
+
+int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, uint32_t *root)
+{
+    if (add_record(roots, name, length, root))
+        return CATTN_ENOMEM;
+    make_current(roots, *root);
     return CATTN_OK;
 }
 
@@ -146,4 +162,23 @@ void cattn_roots_retire(struct cattn_roots *roots, uint32_t root)
     if (cattn_roots_at(roots, root)->current)
         unlink_root(roots, root);
     cattn_roots_at(roots, root)->current = false;
+}
+
+int cattn_roots_renew(struct cattn_roots *roots, uint32_t root)
+{
+    struct cattn_root *old = cattn_roots_at(roots, root);
+    uint32_t made;
+    if (add_record(roots, old->name, old->name_length, &made))
+        return CATTN_ENOMEM;
+    cattn_roots_retire(roots, root);
+    make_current(roots, made);
+    struct cattn_root *record = cattn_roots_at(roots, made);
+    record->has_settings = true;
+    record->reserve = old->reserve;
+    record->limit = old->limit;
+    cattn_roots_acquire(roots, made);
+    old->has_settings = false;
+    old->reserve = old->limit = 0;
+    cattn_roots_drop(roots, root);
+    return CATTN_OK;
 }

@@ -20,6 +20,20 @@ struct cattn_root {
     uint32_t next;   /* in its bucket, or in the list of free records */
     uint32_t bucket; /* the first record of the bucket with the number of this one, or CATTN_NONE */
     bool current;    /* the name still means this record */
+    /* quotas (quota.h); settings count as a reference */
+    bool has_settings;
+    uint32_t reserve, limit; /* slots; limit 0: none */
+    /* of a demand that is being counted or met */
+    bool is_asked;
+    uint32_t next_asked;    /* root, or CATTN_NONE */
+    uint64_t n_new;         /* slots to be taken */
+    uint32_t n_held;        /* unreferenced chunks that will be referred to */
+    uint32_t coming, least; /* slots that were made room for and not taken yet; what others must leave meanwhile */
+    /* eviction in order (evict.h) */
+    uint32_t leaves;  /* the first of its leaves to go, or CATTN_NONE */
+    uint32_t shown;   /* the one of them that stands for it among the roots, or CATTN_NONE */
+    uint32_t n_loose; /* unreferenced chunks that may be evicted for others */
+    bool loose;       /* where it is shown */
 };
 
 #define CATTN_ROOT_BLOCK 256 /* records; a block never moves */
@@ -56,5 +70,8 @@ void cattn_roots_drop(struct cattn_roots *roots, uint32_t root); /* the last ref
 
 /* Takes the name away from a record. */
 void cattn_roots_retire(struct cattn_roots *roots, uint32_t root);
+
+/* The same for one with settings, which go with the name to a new record.  CATTN_ENOMEM: nothing changed. */
+int cattn_roots_renew(struct cattn_roots *roots, uint32_t root);
 
 #endif

@@ -93,13 +93,24 @@ static bool is_request(const struct cattn_request_config *config)
     return cattn_prompt_is_good(config->tokens, config->n_tokens, config->ext);
 }
 
+/* Slots that a namespace may have. */
+static uint32_t most_slots(const struct cattn_sched *sched, const void *ns, size_t ns_len)
+{
+    const struct cattn_tree *tree = &sched->cache->tree;
+    cattn_lock(sched->cache);
+    uint32_t root = cattn_roots_find(&tree->roots, ns, ns_len);
+    uint32_t limit = root == CATTN_NONE ? 0 : cattn_roots_at(&tree->roots, root)->limit;
+    cattn_unlock(sched->cache, CATTN_OK);
+    return limit && limit < tree->n_slots ? limit : tree->n_slots;
+}
+
 /* Alone, in an empty pool. */
 static bool can_ever_fit(const struct cattn_sched *sched, const struct cattn_request_config *config)
 {
     uint64_t most = (uint64_t)sched->cache->tree.n_slots * sched->cache->tree.chunk_tokens;
     struct cattn_want want = {.n_tokens = config->n_tokens, .n_prompt = config->n_tokens, .max_new = config->max_new};
     return config->n_tokens <= most && config->max_new <= most &&
-           cattn_want_slots(sched, &want) <= sched->cache->tree.n_slots;
+           cattn_want_slots(sched, &want) <= most_slots(sched, config->ns, config->ns_len);
 }
 
 int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config, cattn_request *request)
@@ -214,17 +225,33 @@ static int admit_all(struct cattn_sched *sched)
     return CATTN_OK;
 }
 
-/* The least important of those that run, and of these the last to arrive, waits again.  Not the only one. */
-static bool put_one_back(struct cattn_sched *sched)
+static uint32_t root_of(const struct cattn_sched *sched, const struct cattn_want *want)
+{
+    const struct cattn_sequence *sequence = cattn_sequence_find(sched->cache, want->seq);
+    return sequence ? sequence->root : CATTN_NONE;
+}
+
+static bool is_less(const struct cattn_want *a, const struct cattn_want *b)
+{
+    return a->priority != b->priority ? a->priority < b->priority : cattn_want_before(b, a);
+}
+
+/* The least important of those that run, and of these the last to arrive, waits again.  Not the only one.  Where the
+ * limit of a namespace was in the way it is one of that (root; else CATTN_NONE). */
+static bool put_one_back(struct cattn_sched *sched, uint32_t root)
 {
     if (sched->n_running < 2)
         return false;
-    struct cattn_want *last = &sched->wants[sched->running[0]];
-    for (uint32_t i = 1; i < sched->n_running; i++) {
+    struct cattn_want *last = NULL;
+    cattn_lock(sched->cache); /* sequences are looked at */
+    for (uint32_t i = 0; i < sched->n_running; i++) {
         struct cattn_want *want = &sched->wants[sched->running[i]];
-        if (want->priority != last->priority ? want->priority < last->priority : cattn_want_before(last, want))
+        if ((root == CATTN_NONE || root_of(sched, want) == root) && (!last || is_less(want, last)))
             last = want;
     }
+    cattn_unlock(sched->cache, CATTN_OK);
+    if (!last)
+        return false;
     leave_running(sched, last);
     last->n_preempted++;
     last->revision = UINT64_MAX;
@@ -275,7 +302,7 @@ static int begin_step(struct cattn_sched *sched, cattn_step *step)
     do {
         plan_items(sched);
         status = cattn_step_begin(step, sched->items, sched->n_items);
-    } while ((status == CATTN_EFULL || status == CATTN_ETOOBIG) && put_one_back(sched));
+    } while ((status == CATTN_EFULL || status == CATTN_ETOOBIG) && put_one_back(sched, step->refused));
     return status;
 }
 

@@ -406,7 +406,8 @@ static bool check_roots(const struct walk *walk)
         if (root->n_slots != counts->slots || root->n_chunks != counts->chunks ||
             root->n_evictable != counts->evictable || root->n_pinned != counts->pinned)
             return false;
-        if (root->refs != counts->refs || (root->name && !root->refs) || (root->current && !root->name))
+        if (root->refs != counts->refs + root->has_settings || (root->name && !root->refs) ||
+            (root->current && !root->name))
             return false;
         if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)
             return false;
@@ -417,7 +418,8 @@ static bool check_roots(const struct walk *walk)
 static bool check_all(const struct walk *walk)
 {
     return check_extras(walk) && check_sequences(walk) && check_step(walk) && check_pins(walk) && check_slots(walk) &&
-           check_free_list(walk) && check_recency(walk) && check_index(walk) && check_roots(walk);
+           check_free_list(walk) && check_recency(walk) && check_index(walk) && check_roots(walk) &&
+           cattn_order_check(walk->tree);
 }
 
 static int selfcheck(const struct cattn_cache *cache)

@@ -2,6 +2,7 @@
 
 #include "cache.h"
 #include "memory.h"
+#include "quota.h"
 
 #include <string.h>
 
@@ -348,26 +349,31 @@ static uint32_t mark_slot(struct cattn_tree *tree, uint32_t slot)
     return 1;
 }
 
-/* Matched chunks that nobody refers to: evictable no more. */
+/* Matched chunks of an item that nobody refers to, and that were not counted before: evictable no more. */
+static uint32_t count_idle(struct cattn_tree *tree, const struct cattn_plan *plan)
+{
+    const uint32_t *matched = plan->sequence->chunks + plan->sequence->n_chunks;
+    uint32_t n = 0;
+    for (size_t k = 0; k < plan->n_matched; k++) {
+        if (!is_pending(matched[k]) && !tree->slots[matched[k]].refs)
+            n += mark_slot(tree, matched[k]);
+    }
+    return n;
+}
+
 static uint32_t count_held(const struct cattn_step *step)
 {
     struct cattn_tree *tree = &step->cache->tree;
     uint32_t n = 0;
     tree->mark++;
-    for (size_t i = 0; i < step->n_plans; i++) {
-        const struct cattn_plan *plan = &step->plans[i];
-        const uint32_t *matched = plan->sequence->chunks + plan->sequence->n_chunks;
-        for (size_t k = 0; k < plan->n_matched; k++) {
-            if (!is_pending(matched[k]) && !tree->slots[matched[k]].refs)
-                n += mark_slot(tree, matched[k]);
-        }
-    }
+    for (size_t i = 0; i < step->n_plans; i++)
+        n += count_idle(tree, &step->plans[i]);
     return n;
 }
 
-/* The slots that the items keep, each counted once: those of their paths and tails once the step ends that are there
- * already. */
-static uint64_t count_kept(const struct cattn_step *step)
+/* The slots that the items below a root keep (CATTN_NONE: below any), each counted once: those of their paths and tails
+ * once the step ends that are there already. */
+static uint64_t count_kept(const struct cattn_step *step, uint32_t root)
 {
     struct cattn_tree *tree = &step->cache->tree;
     uint64_t n = 0;
@@ -375,6 +381,8 @@ static uint64_t count_kept(const struct cattn_step *step)
     for (size_t i = 0; i < step->n_plans; i++) {
         const struct cattn_plan *plan = &step->plans[i];
         const struct cattn_sequence *sequence = plan->sequence;
+        if (root != CATTN_NONE && sequence->root != root)
+            continue;
         for (size_t k = 0; k < sequence->n_chunks + plan->n_matched; k++) {
             if (!is_pending(sequence->chunks[k]))
                 n += mark_slot(tree, sequence->chunks[k]);
@@ -385,14 +393,42 @@ static uint64_t count_kept(const struct cattn_step *step)
     return n;
 }
 
-/* Items that can never fit cannot fit now either, so the longer count is made for those alone that do not. */
-static int count_slots(const struct cattn_step *step)
+/* The same by namespace, where there are reserves and limits. */
+static bool fits_quotas(struct cattn_step *step)
+{
+    struct cattn_tree *tree = &step->cache->tree;
+    tree->mark++;
+    for (size_t i = 0; i < step->n_plans; i++) {
+        const struct cattn_plan *plan = &step->plans[i];
+        uint64_t n_new = plan->n_pieces - needs_no_slot(plan);
+        cattn_demand_add(tree, plan->sequence->root, n_new, count_idle(tree, plan));
+    }
+    step->refused = cattn_demand_above(tree);
+    return step->refused == CATTN_NONE && cattn_demand_has_room(tree);
+}
+
+static bool fits_limits(const struct cattn_step *step)
 {
     const struct cattn_tree *tree = &step->cache->tree;
+    for (uint32_t root = tree->order.asked; root != CATTN_NONE;) {
+        const struct cattn_root *x = cattn_roots_at(&tree->roots, root);
+        if (x->limit && x->n_new && count_kept(step, root) + x->n_new > x->limit)
+            return false;
+        root = x->next_asked;
+    }
+    return true;
+}
+
+/* Items that can never fit cannot fit now either, so the longer count is made for those alone that do not. */
+static int count_slots(struct cattn_step *step)
+{
+    struct cattn_tree *tree = &step->cache->tree;
     uint64_t need = slots_needed(step);
-    if (!need || need <= (uint64_t)tree->n_free + tree->n_evictable - count_held(step))
+    if (!need || (tree->order.n_settings ? fits_quotas(step)
+                                         : need <= (uint64_t)tree->n_free + tree->n_evictable - count_held(step)))
         return CATTN_OK;
-    return count_kept(step) + need > tree->n_slots ? CATTN_ETOOBIG : CATTN_EFULL;
+    bool possible = count_kept(step, CATTN_NONE) + need <= tree->n_slots && fits_limits(step);
+    return possible ? CATTN_EFULL : CATTN_ETOOBIG;
 }
 
 static size_t path_slots(const struct cattn_plan *plan, size_t chunk_tokens)
@@ -480,7 +516,9 @@ static void get_slots(struct cattn_step *step)
     struct cattn_tree *tree = &step->cache->tree;
     uint64_t need = slots_needed(step);
     hold_matched(step);
-    if (need > tree->n_free)
+    if (tree->order.asked != CATTN_NONE)
+        cattn_demand_meet(tree);
+    else if (need > tree->n_free)
         cattn_tree_evict(tree, (uint32_t)(need - tree->n_free));
     for (size_t i = 0; i < step->n_plans; i++)
         place(step, &step->plans[i]);
@@ -576,6 +614,7 @@ static int begin_step(struct cattn_step *step, struct cattn_item *items, size_t 
     if (!step)
         return CATTN_EINVAL;
     struct cattn_cache *cache = step->cache;
+    step->refused = CATTN_NONE;
     if (cache->open_step)
         return CATTN_ESTATE;
     if ((!items && n_items) || enter_step(cache, items, n_items))
@@ -592,6 +631,7 @@ static int begin_step(struct cattn_step *step, struct cattn_item *items, size_t 
         leave_step(cache, items, n_items);
     else
         open_step(step, items, advances);
+    cattn_demand_clear(&cache->tree);
     return status;
 }
 

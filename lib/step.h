@@ -57,6 +57,7 @@ struct cattn_step {
     uint32_t *pending; /* open addressing over the full pieces: piece + 1, or 0 */
     size_t pending_mask, pending_capacity;
     bool pending_possible;                      /* an item might fill a chunk */
+    uint32_t refused; /* after CATTN_EFULL or CATTN_ETOOBIG: root whose limit is in the way, or CATTN_NONE */
     struct cattn_pass *passes;                  /* one per layer */
     _Atomic uint32_t n_passes;                  /* since it was opened, of all layers; numbers them */
     uint64_t read_tokens, read_tokens_unshared; /* by one attend */

@@ -41,6 +41,7 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
                                 .seed = seed,
                                 .extras = {.seed = seed}};
     cattn_roots_init(&tree->roots, seed);
+    cattn_order_init(&tree->order);
     tree->index.mask = tree->firsts.mask = (uint32_t)(entries - 1);
     /* calloc leaves big arrays untouched until they are used */
     tree->slots = cattn_calloc(n_slots, sizeof(*tree->slots));
@@ -58,6 +59,7 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
 void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
+    cattn_order_release(&tree->order);
     cattn_ghosts_release(&tree->ghosts);
     cattn_extras_release(&tree->extras);
     cattn_events_close(&tree->events);
@@ -270,6 +272,8 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
     if (x->parent != CATTN_NONE)
         tree->slots[x->parent].children++;
     cattn_roots_at(&tree->roots, x->root)->n_chunks++;
+    if (tree->order.ranks)
+        cattn_order_published(tree, slot);
     if (tree->events.call)
         cattn_events_published(tree, slot);
 }
@@ -293,6 +297,8 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
     cattn_roots_at(&tree->roots, x->root)->n_chunks--;
     x->published = false;
     tree->revision++;
+    if (tree->order.ranks)
+        cattn_order_unpublished(tree, slot);
 }
 
 /* ---- slots, lists, references */
@@ -309,6 +315,8 @@ static void push_newest(struct cattn_tree *tree, uint32_t slot)
     tree->newest = slot;
     tree->n_evictable++;
     cattn_roots_at(&tree->roots, x->root)->n_evictable++;
+    if (tree->order.ranks)
+        cattn_order_unreferenced(tree, slot);
 }
 
 static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
@@ -324,6 +332,8 @@ static void unlink_slot(struct cattn_tree *tree, uint32_t slot)
         tree->newest = x->prev;
     tree->n_evictable--;
     cattn_roots_at(&tree->roots, x->root)->n_evictable--;
+    if (tree->order.ranks)
+        cattn_order_referenced(tree, slot);
 }
 
 static void note_peak(struct cattn_tree *tree)
@@ -342,7 +352,11 @@ uint32_t cattn_tree_take(struct cattn_tree *tree, uint32_t parent, uint32_t root
     tree->n_free--;
     tree->slots[slot] = (struct cattn_slot){.refs = 1, .writer = writer, .root = root, .parent = parent};
     cattn_roots_acquire(&tree->roots, root);
-    cattn_roots_at(&tree->roots, root)->n_slots++;
+    struct cattn_root *record = cattn_roots_at(&tree->roots, root);
+    record->n_slots++;
+    record->coming -= record->coming > 0;
+    if (tree->order.ranks)
+        cattn_order_refresh(tree, root);
     note_peak(tree);
     return slot;
 }
@@ -362,6 +376,8 @@ static void free_slot(struct cattn_tree *tree, uint32_t slot)
     tree->free = slot;
     tree->n_free++;
     cattn_roots_at(&tree->roots, root)->n_slots--;
+    if (tree->order.ranks)
+        cattn_order_refresh(tree, root);
     cattn_roots_drop(&tree->roots, root);
 }
 
@@ -378,10 +394,13 @@ void cattn_tree_unref(struct cattn_tree *tree, uint32_t slot)
     struct cattn_slot *x = &tree->slots[slot];
     if (--x->refs)
         return;
-    if (x->published && tree->retain && cattn_roots_at(&tree->roots, x->root)->current)
-        push_newest(tree, slot);
-    else
+    if (!x->published || !tree->retain || !cattn_roots_at(&tree->roots, x->root)->current) {
         free_slot(tree, slot);
+        return;
+    }
+    push_newest(tree, slot);
+    if (cattn_order_is_over(tree, slot))
+        cattn_tree_evict_from(tree, slot);
 }
 
 static void count_extras(struct cattn_tree *tree, uint32_t slot, uint32_t fill)
@@ -435,16 +454,33 @@ static void evict_slot(struct cattn_tree *tree, uint32_t slot)
     if (root->n_chunks == 1)
         cattn_ghosts_add(&tree->ghosts, root->hash);
     root->evictions++;
+    if (tree->order.ranks)
+        cattn_order_evicted(tree, slot);
     unlink_slot(tree, slot);
     free_slot(tree, slot);
     tree->evictions++;
 }
 
+void cattn_tree_evict_from(struct cattn_tree *tree, uint32_t slot)
+{
+    do {
+        uint32_t parent = tree->slots[slot].parent;
+        evict_slot(tree, slot);
+        slot = parent;
+    } while (slot != CATTN_NONE && cattn_order_is_over(tree, slot));
+}
+
 /* Paths are released leaf first, so the oldest has no children. */
 void cattn_tree_evict(struct cattn_tree *tree, uint32_t n)
 {
-    for (; n && tree->oldest != CATTN_NONE; n--)
-        evict_slot(tree, tree->oldest);
+    if (!tree->order.ranks) {
+        for (; n && tree->oldest != CATTN_NONE; n--)
+            evict_slot(tree, tree->oldest);
+        return;
+    }
+    uint32_t most = n < tree->n_evictable ? tree->n_evictable - n : 0;
+    while (tree->n_evictable > most)
+        cattn_tree_evict_from(tree, cattn_order_first(tree));
 }
 
 /* ---- pins and namespaces */
@@ -480,10 +516,16 @@ void cattn_tree_add_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n)
     tree->n_pins += n;
 }
 
-int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
+uint32_t cattn_tree_leaf(const struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens,
+                         size_t n)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
-    uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
+    return root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
+}
+
+int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
+{
+    uint32_t leaf = cattn_tree_leaf(tree, name, length, tokens, n);
     if (leaf == CATTN_NONE)
         return CATTN_ENOTFOUND;
     if (tree->n_pins == UINT32_MAX)
@@ -508,8 +550,7 @@ static void remove_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n)
 
 int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
 {
-    uint32_t root = cattn_roots_find(&tree->roots, name, length);
-    uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
+    uint32_t leaf = cattn_tree_leaf(tree, name, length, tokens, n);
     if (leaf == CATTN_NONE || !tree->slots[leaf].pins)
         return CATTN_ENOTFOUND;
     remove_pins(tree, leaf, 1);
@@ -528,16 +569,34 @@ static void free_unreferenced(struct cattn_tree *tree, uint32_t root)
     }
 }
 
-void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length)
+/* Takes the name away from its root; a name with settings goes to a new one. */
+static int retire(struct cattn_tree *tree, uint32_t root)
+{
+    if (!cattn_roots_at(&tree->roots, root)->has_settings) {
+        cattn_roots_retire(&tree->roots, root);
+        return CATTN_OK;
+    }
+    if (cattn_roots_renew(&tree->roots, root))
+        return CATTN_ENOMEM;
+    cattn_order_refresh(tree, root);
+    return CATTN_OK;
+}
+
+int cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    if (root != CATTN_NONE) {
+        cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */
+        if (retire(tree, root)) {
+            cattn_roots_drop(&tree->roots, root);
+            return CATTN_ENOMEM;
+        }
+    }
     cattn_ghosts_remove(&tree->ghosts, cattn_roots_hash(&tree->roots, name, length));
     if (root == CATTN_NONE)
-        return;
-    cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */
+        return CATTN_OK;
     if (tree->events.call)
         cattn_events_cleared(tree, root);
-    cattn_roots_retire(&tree->roots, root);
     tree->revision++;
     free_unreferenced(tree, root);
     for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {
@@ -545,4 +604,5 @@ void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t len
             remove_pins(tree, slot, tree->slots[slot].pins);
     }
     cattn_roots_drop(&tree->roots, root);
+    return CATTN_OK;
 }

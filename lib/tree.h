@@ -5,6 +5,7 @@
 #define CATTN_TREE_H
 
 #include "events.h"
+#include "evict.h"
 #include "extras.h"
 #include "ghosts.h"
 #include "roots.h"
@@ -67,6 +68,7 @@ struct cattn_tree {
     struct cattn_table index;  /* published chunks by their hash */
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
+    struct cattn_order order;   /* of eviction, where it is not the recency list */
     struct cattn_ghosts ghosts; /* what was evicted */
     struct cattn_extras extras; /* what the negative ones among the tokens stand for */
     struct cattn_events events; /* nobody listens, unless they are opened */
@@ -100,8 +102,12 @@ void cattn_tree_unref(struct cattn_tree *tree, uint32_t slot);
 /* The tokens up to there are in place.  Those that a slot gains or loses refer to their extras. */
 void cattn_tree_set_fill(struct cattn_tree *tree, uint32_t slot, uint32_t fill);
 
-/* Evicts up to n unreferenced chunks, the longest unused first; O(1) each. */
+/* Evicts up to n unreferenced chunks, the longest unused first, O(1) each; or in the order of evict.h, O(log n) each,
+ * those that reserves keep last. */
 void cattn_tree_evict(struct cattn_tree *tree, uint32_t n);
+
+/* Evicts an unreferenced leaf, and those above it whose time is over and which become such leaves. */
+void cattn_tree_evict_from(struct cattn_tree *tree, uint32_t slot);
 
 /* ---- finding */
 
@@ -148,7 +154,12 @@ int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, c
 /* n pins more on the chunks from the root to a published one. */
 void cattn_tree_add_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n);
 
-/* The name starts empty again and loses its pins.  Sequences go on under the old root. */
-void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length);
+/* The last of the whole chunks of the tokens; CATTN_NONE: there are none, or not all are cached. */
+uint32_t cattn_tree_leaf(const struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens,
+                         size_t n);
+
+/* The name starts empty again and loses its pins; its settings stay.  Sequences go on under the old root.
+ * CATTN_ENOMEM, only if it has settings: nothing changed. */
+int cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length);
 
 #endif

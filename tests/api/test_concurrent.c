@@ -265,6 +265,17 @@ static void make_step(struct other *o)
     cattn_step_destroy(step);
 }
 
+/* What changes the order of eviction. */
+static void reorder(struct other *o)
+{
+    struct cattn_retention retention = {.size = sizeof retention, .priority = 1, .ttl = rng_below(&o->rng, 3)};
+    struct cattn_namespace_config config = {.size = sizeof config, .reserve_slots = rng_below(&o->rng, 2)};
+    size_t n = draw_prompt(o);
+    expect(cattn_prefix_retain(o->cache, NULL, 0, o->tokens, n, NULL, &retention), CATTN_ENOTFOUND, "retain");
+    expect(cattn_cache_advance(o->cache, rng_below(&o->rng, 1000)), CATTN_EINVAL, "advance");
+    ck_assert_int_eq(cattn_namespace_set(o->cache, NULL, 0, &config), CATTN_OK);
+}
+
 static void call_at_random(struct other *o)
 {
     uint64_t what = rng_below(&o->rng, 100);
@@ -290,6 +301,8 @@ static void call_at_random(struct other *o)
         walk(o);
     else if (what < 97)
         ck_assert_int_eq(cattn_namespace_invalidate(o->cache, NULL, 0), CATTN_OK);
+    else if (what < 98)
+        reorder(o);
     else
         ck_assert_int_eq(cattn_cache_evict(o->cache, rng_below(&o->rng, 4), NULL), CATTN_OK);
 }

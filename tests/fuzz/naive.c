@@ -14,10 +14,12 @@ void naive_init(struct naive *naive, size_t n_slots, size_t chunk_tokens, bool r
     naive->n_chunks = naive->n_pins = 0;
     naive->hits = naive->misses = naive->evictions = 0;
     naive->last_space = 0;
+    naive->now = 0;
     for (size_t i = 0; i < NAIVE_SEQUENCES; i++)
         naive->sequences[i].used = false;
     for (unsigned ns = 0; ns < NAIVE_NAMES; ns++)
         naive->spaces[ns] = (struct naive_space){.id = ++naive->last_space};
+    memset(naive->settings, 0, sizeof(naive->settings));
 }
 
 const char *naive_name(unsigned ns, size_t *length)
@@ -122,6 +124,8 @@ void naive_add(struct naive *naive, uint32_t space, const int32_t *tokens, size_
     struct naive_chunk *chunk = &naive->chunks[naive->n_chunks++];
     chunk->space = space;
     chunk->n = n;
+    chunk->retained = chunk->over = false;
+    chunk->end = UINT64_MAX;
     chunk->hash = ns < 0 ? 0 : naive_hash((unsigned)ns, tokens, n);
     memcpy(chunk->tokens, tokens, n * sizeof(*tokens));
 }
@@ -191,6 +195,63 @@ unsigned naive_reasons(const struct naive *naive, uint32_t space, const int32_t 
     return 1u << CATTN_WHY_ENDS | evicted;
 }
 
+bool naive_has_settings(const struct naive *naive, unsigned ns)
+{
+    return naive->settings[ns].reserve || naive->settings[ns].limit;
+}
+
+bool naive_has_quotas(const struct naive *naive)
+{
+    bool any = false;
+    for (unsigned ns = 0; ns < NAIVE_NAMES; ns++)
+        any |= naive_has_settings(naive, ns);
+    return any;
+}
+
+void naive_retain(struct naive *naive, uint32_t space, const int32_t *tokens, size_t n, uint64_t end)
+{
+    for (size_t k = naive->c; k <= n; k += naive->c) {
+        struct naive_chunk *chunk = naive_find(naive, space, tokens, k);
+        if (!chunk->retained || chunk->end < end)
+            chunk->end = end;
+        chunk->retained = true;
+        chunk->over = false;
+    }
+}
+
+void naive_forget(struct naive *naive, uint32_t space, const int32_t *tokens, size_t n)
+{
+    for (size_t k = naive->c; k <= n; k += naive->c) {
+        struct naive_chunk *chunk = naive_find(naive, space, tokens, k);
+        chunk->retained = chunk->over = false;
+        chunk->end = UINT64_MAX;
+    }
+}
+
+void naive_advance(struct naive *naive, uint64_t now)
+{
+    naive->now = now;
+    for (size_t i = 0; i < naive->n_chunks; i++) {
+        struct naive_chunk *chunk = &naive->chunks[i];
+        if (chunk->end <= now && chunk->end != UINT64_MAX) {
+            chunk->over = true;
+            chunk->retained = false;
+            chunk->end = UINT64_MAX;
+        }
+    }
+}
+
+size_t naive_count_overdue(const struct naive *naive)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < naive->n_chunks; i++) {
+        const struct naive_chunk *x = &naive->chunks[i];
+        n += x->over && naive_current(naive, x->space) >= 0 && !naive_held(naive, x->space, x->tokens, x->n, true) &&
+             !naive_goes_on(naive, x->space, x->tokens, x->n);
+    }
+    return n;
+}
+
 struct naive_pin *naive_pin(struct naive *naive, uint32_t space, const int32_t *tokens, size_t n)
 {
     for (size_t i = 0; i < naive->n_pins; i++) {
@@ -245,7 +306,7 @@ void naive_sweep(struct naive *naive)
     }
     for (unsigned ns = 0; ns < NAIVE_NAMES; ns++) {
         struct naive_space *space = &naive->spaces[ns];
-        if (!has_sequences(naive, space->id) && !naive_has_chunks(naive, space->id))
+        if (!has_sequences(naive, space->id) && !naive_has_chunks(naive, space->id) && !naive_has_settings(naive, ns))
             *space = (struct naive_space){.id = space->id};
     }
 }

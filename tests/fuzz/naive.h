@@ -33,6 +33,8 @@ struct naive_chunk {
     uint32_t space;
     size_t n;
     uint64_t hash;
+    bool retained, over; /* it has an end; that has come */
+    uint64_t end;
     int32_t tokens[NAIVE_TOKENS];
 };
 
@@ -48,10 +50,17 @@ struct naive_space {
     uint64_t hits, misses, evictions;
 };
 
+/* Of a name, whatever space it means. */
+struct naive_settings {
+    uint64_t reserve, limit;
+};
+
 struct naive {
     size_t c, n_slots, n_chunks, n_pins;
     bool retain;
     struct naive_space spaces[NAIVE_NAMES];
+    struct naive_settings settings[NAIVE_NAMES];
+    uint64_t now;
     uint32_t last_space;
     uint64_t hits, misses, evictions;
     struct naive_sequence sequences[NAIVE_SEQUENCES];
@@ -93,6 +102,18 @@ void naive_match(const struct naive *naive, uint32_t space, const int32_t *token
 
 /* The reasons that cattn_seq_why may give, one bit each, after an open that found n_cached of n tokens. */
 unsigned naive_reasons(const struct naive *naive, uint32_t space, const int32_t *tokens, size_t n, size_t n_cached);
+
+/* Whether the namespace has a reserve or a limit; whether any has. */
+bool naive_has_settings(const struct naive *naive, unsigned ns);
+bool naive_has_quotas(const struct naive *naive);
+
+/* The chunks of the first n tokens get an end; later ones count. */
+void naive_retain(struct naive *naive, uint32_t space, const int32_t *tokens, size_t n, uint64_t end);
+void naive_forget(struct naive *naive, uint32_t space, const int32_t *tokens, size_t n);
+void naive_advance(struct naive *naive, uint64_t now);
+
+/* Chunks that are cached although their time is over, nobody holds them and nothing lies below. */
+size_t naive_count_overdue(const struct naive *naive);
 
 struct naive_pin *naive_pin(struct naive *naive, uint32_t space, const int32_t *tokens, size_t n);
 

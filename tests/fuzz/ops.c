@@ -222,6 +222,12 @@ static void apply_all(unsigned kind)
     }
 }
 
+static void count_eviction(const struct event *event)
+{
+    naive.spaces[event->ns].evictions++;
+    naive.evictions++;
+}
+
 /* What is evicted is counted under its namespace. */
 static size_t apply_evictions(void)
 {
@@ -229,16 +235,35 @@ static size_t apply_evictions(void)
     only_events(1u << CATTN_EVENT_REMOVED);
     apply_all(CATTN_EVENT_REMOVED);
     for (size_t i = 0; i < n_events; i++)
-        naive.spaces[events[i].ns].evictions++;
-    naive.evictions += n;
+        count_eviction(&events[i]);
     return n;
 }
 
-/* Without retention chunks go with their last holder. */
-static void apply_removals(size_t most)
+static bool is_over(const struct event *event)
 {
-    only_events(1u << CATTN_EVENT_REMOVED);
-    FUZZ_CHECK(!naive.retain || n_events <= most, "a chunk that is retained was removed");
+    for (size_t i = 0; i < naive.n_chunks; i++) {
+        const struct naive_chunk *x = &naive.chunks[i];
+        if (x->hash == event->hash && naive_current(&naive, x->space) == event->ns)
+            return x->over;
+    }
+    return false;
+}
+
+/* With retention chunks go with their last holder if their time is over, and are evicted so; and one may be reopened:
+ * that with the hash, if it is not 0.  Without retention all go. */
+static void apply_removals(uint64_t reopened)
+{
+    for (size_t i = 0; naive.retain && i < n_events; i++) {
+        const struct event *event = &events[i];
+        if (event->kind != CATTN_EVENT_REMOVED)
+            continue;
+        if (reopened && event->hash == reopened) {
+            reopened = 0;
+        } else {
+            FUZZ_CHECK(is_over(event), "a chunk that is retained was removed");
+            count_eviction(event);
+        }
+    }
     apply_all(CATTN_EVENT_REMOVED);
 }
 
@@ -335,10 +360,15 @@ static void check_namespace(unsigned ns, bool exact)
     int status = cattn_namespace_stats(cache, name, length, &usage);
     count_sequences(space->id, &n, &tokens);
     if (status == CATTN_ENOTFOUND) {
-        FUZZ_CHECK(!n && !naive_has_chunks(&naive, space->id), "the namespace is not found");
+        FUZZ_CHECK(!n && !naive_has_chunks(&naive, space->id) && !naive_has_settings(&naive, ns),
+                   "the namespace is not found");
         return;
     }
-    FUZZ_CHECK(status == CATTN_OK && (n || naive_has_chunks(&naive, space->id) || open_step), "a namespace of nothing");
+    FUZZ_CHECK(status == CATTN_OK &&
+                   (n || naive_has_chunks(&naive, space->id) || open_step || naive_has_settings(&naive, ns)),
+               "a namespace of nothing");
+    FUZZ_CHECK(usage.reserve_slots == naive.settings[ns].reserve && usage.limit_slots == naive.settings[ns].limit,
+               "the namespace's settings");
     FUZZ_CHECK(usage.n_sequences == n, "the namespace has %d sequences, not %d", (int)usage.n_sequences, (int)n);
     FUZZ_CHECK(usage.hits == space->hits && usage.misses == space->misses, "the namespace's hits and misses");
     FUZZ_CHECK(usage.evictions == space->evictions, "the namespace's evictions");
@@ -521,6 +551,7 @@ static void close_sequence(struct naive_sequence *x)
         x->closed = true;
     else
         forget(x);
+    only_events(1u << CATTN_EVENT_REMOVED);
     apply_removals(0);
 }
 
@@ -552,10 +583,8 @@ static void do_truncate(void)
     /* the one that is reopened is the one that is cut */
     size_t cut = (n / naive.c + 1) * naive.c;
     int ns = naive_current(&naive, x->space);
-    if (naive.retain && n_events)
-        FUZZ_CHECK(n % naive.c && cut <= old && events[0].hash == naive_hash((unsigned)ns, x->tokens, cut),
-                   "truncate removed another chunk");
-    apply_removals(1);
+    only_events(1u << CATTN_EVENT_REMOVED);
+    apply_removals(ns >= 0 && n % naive.c && cut <= old ? naive_hash((unsigned)ns, x->tokens, cut) : 0);
     check_sequence(x);
 }
 
@@ -583,12 +612,14 @@ static size_t known_tokens(size_t item, bool most)
     return whole > x->n ? whole : x->n;
 }
 
-/* Slots of the items' paths and tails when the step ends, each once. */
-static size_t slots_after(void)
+/* Slots of the items' paths and tails when the step ends, each once; of one space, or (0) all. */
+static size_t slots_after(uint32_t space)
 {
     size_t n_slots = 0;
     for (size_t i = 0; i < n_items; i++) {
         const struct naive_sequence *x = items[i];
+        if (space && x->space != space)
+            continue;
         for (size_t n = naive.c; n <= x->n_after; n += naive.c) {
             bool seen = false;
             for (size_t k = 0; k < i; k++)
@@ -601,12 +632,15 @@ static size_t slots_after(void)
     return n_slots;
 }
 
-/* The slots that must be had: at least, and at most, those of matched chunks that nobody holds included. */
-static void slots_wanted(size_t *least, size_t *most)
+/* The slots that must be had: at least, and at most, those of matched chunks that nobody holds included.  Of one space,
+ * or (0) all. */
+static void slots_wanted(uint32_t space, size_t *least, size_t *most)
 {
     *least = *most = 0;
     for (size_t i = 0; i < n_items; i++) {
         const struct naive_sequence *x = items[i];
+        if (space && x->space != space)
+            continue;
         size_t all = (x->n_after + naive.c - 1) / naive.c;
         size_t fewest = known_tokens(i, false) / naive.c, many = known_tokens(i, true) / naive.c;
         *most += all - fewest;
@@ -664,15 +698,54 @@ static void wrap_items(void)
     }
 }
 
+static uint64_t slots_of(unsigned ns)
+{
+    struct cattn_usage usage = {.size = sizeof(usage)};
+    size_t length;
+    const char *name = naive_name(ns, &length);
+    return cattn_namespace_stats(cache, name, length, &usage) ? 0 : usage.n_slots;
+}
+
+/* Whether the items can never be within the limits: certainly, or (most: true) possibly. */
+static bool is_beyond_limits(bool possibly)
+{
+    for (unsigned ns = 0; ns < NAIVE_NAMES; ns++) {
+        size_t least, most;
+        slots_wanted(naive.spaces[ns].id, &least, &most);
+        if (naive.settings[ns].limit && slots_after(naive.spaces[ns].id) > naive.settings[ns].limit &&
+            (possibly || least))
+            return true;
+    }
+    return false;
+}
+
+/* No namespace came above its limit, and those that have no items are left with their reserves. */
+static void check_quotas(const uint64_t *n_before)
+{
+    for (unsigned ns = 0; ns < NAIVE_NAMES; ns++) {
+        const struct naive_settings *x = &naive.settings[ns];
+        uint64_t n = slots_of(ns), n_over = 0, least = n_before[ns] < x->reserve ? n_before[ns] : x->reserve;
+        for (size_t i = 0; i < n_events; i++)
+            n_over += events[i].ns == (int)ns && is_over(&events[i]);
+        FUZZ_CHECK(!x->limit || n <= x->limit || n <= n_before[ns], "%d slots are above the limit", (int)n);
+        FUZZ_CHECK(n + n_over >= least, "%d slots are below the reserve", (int)n);
+    }
+}
+
 /* Begins a step with the items that are set up. */
 static int begin(cattn_step *step)
 {
     struct cattn_stats old = get_stats();
     size_t least = 0, most = 0, n_slots = 0;
-    bool busy = open_step != NULL;
+    bool busy = open_step != NULL, beyond = false, perhaps = false;
+    uint64_t n_before[NAIVE_NAMES];
+    for (unsigned ns = 0; ns < NAIVE_NAMES; ns++)
+        n_before[ns] = slots_of(ns);
     if (!busy) {
-        n_slots = slots_after();
-        slots_wanted(&least, &most);
+        n_slots = slots_after(0);
+        slots_wanted(0, &least, &most);
+        beyond = n_slots > naive.n_slots || is_beyond_limits(false);
+        perhaps = beyond || is_beyond_limits(true);
     }
     wrap_items();
     int status = CALL(cattn_step_begin(step, given, n_items));
@@ -681,9 +754,9 @@ static int begin(cattn_step *step)
     FUZZ_CHECK((status == CATTN_ESTATE) == busy, "begin: status %d", status);
     if (busy)
         return status;
-    FUZZ_CHECK((status == CATTN_ETOOBIG) == (n_slots > naive.n_slots), "begin: status %d, %d slots of %d", status,
-               (int)n_slots, (int)naive.n_slots);
-    if (status == CATTN_EFULL)
+    FUZZ_CHECK(status == CATTN_ETOOBIG ? perhaps : !beyond, "begin: status %d, %d slots of %d", status, (int)n_slots,
+               (int)naive.n_slots);
+    if (status == CATTN_EFULL && !naive_has_quotas(&naive))
         FUZZ_CHECK(most > old.free_slots + old.evictable_slots, "full, but %d slots are wanted", (int)most);
     if (status)
         return status;
@@ -693,6 +766,7 @@ static int begin(cattn_step *step)
         items[i]->in_step = true;
     open_step = step;
     memset(written, 0, sizeof(written));
+    check_quotas(n_before);
     apply_evictions();
     return status;
 }
@@ -822,7 +896,7 @@ static void end(void)
         items[i]->n = items[i]->n_after;
         items[i]->in_step = false;
     }
-    only_events(1u << CATTN_EVENT_PUBLISHED | (naive.retain ? 0 : 1u << CATTN_EVENT_REMOVED));
+    only_events(1u << CATTN_EVENT_PUBLISHED | 1u << CATTN_EVENT_REMOVED);
     apply_all(CATTN_EVENT_PUBLISHED);
     for (size_t i = 0; i < n_items; i++) {
         const struct naive_sequence *x = items[i];
@@ -837,7 +911,7 @@ static void end(void)
         if (items[i]->closed)
             forget(items[i]);
     }
-    apply_all(CATTN_EVENT_REMOVED);
+    apply_removals(0);
 }
 
 static void do_abort(void)
@@ -855,6 +929,7 @@ static void do_abort(void)
         if (items[i]->closed)
             forget(items[i]);
     }
+    only_events(1u << CATTN_EVENT_REMOVED);
     apply_removals(0);
 }
 
@@ -985,7 +1060,68 @@ static void do_unpin(void)
     FUZZ_CHECK(status == (pin ? CATTN_OK : CATTN_ENOTFOUND), "unpin: status %d", status);
     if (pin && !--pin->count)
         *pin = naive.pins[--naive.n_pins];
+    only_events(1u << CATTN_EVENT_REMOVED);
     apply_removals(0);
+}
+
+static void do_retain(void)
+{
+    int32_t tokens[NAIVE_TOKENS];
+    unsigned ns, how = byte();
+    size_t length, n = some_prefix(tokens, &ns), whole = n / naive.c * naive.c;
+    uint32_t space = naive.spaces[ns].id;
+    const char *name = naive_name(ns, &length);
+    struct cattn_retention retention = {
+        .size = sizeof(retention), .priority = (int)(how >> 4 & 3) - 1, .ttl = how & 8 ? 1 + how % 8 : 0};
+    bool gives = how < 224, found = whole && naive_cached(&naive, space, tokens, whole, true);
+    struct gift gift;
+    wrap(&gift, tokens, n);
+    int status = CALL(cattn_prefix_retain(cache, name, length, gift.tokens, n, &gift.ext, gives ? &retention : NULL));
+    only_events(0);
+    if (status == CATTN_ENOMEM)
+        return;
+    FUZZ_CHECK(status == (found ? CATTN_OK : CATTN_ENOTFOUND), "retain: status %d", status);
+    if (!status && gives)
+        naive_retain(&naive, space, tokens, whole, retention.ttl ? naive.now + retention.ttl : UINT64_MAX);
+    else if (!status)
+        naive_forget(&naive, space, tokens, whole);
+}
+
+static void do_advance(void)
+{
+    unsigned how = byte();
+    uint64_t now = how == 255 ? naive.now - 1 : naive.now + how % 5;
+    int status = CALL(cattn_cache_advance(cache, now));
+    FUZZ_CHECK(status == (now < naive.now ? CATTN_EINVAL : CATTN_OK), "advance: status %d", status);
+    if (status)
+        return;
+    naive_advance(&naive, now);
+    only_events(1u << CATTN_EVENT_REMOVED);
+    apply_removals(0);
+    size_t n = 0; /* each may borrow from one */
+    for (size_t i = 0; i < NAIVE_SEQUENCES; i++)
+        n += naive.sequences[i].used;
+    FUZZ_CHECK(naive_count_overdue(&naive) <= n, "chunks whose time is over are there still");
+}
+
+static void do_set(void)
+{
+    unsigned ns = below(NAIVE_NAMES), how = byte();
+    uint64_t reserve = how & 1 ? how / 4 % (naive.n_slots + 1) : 0, limit = how & 2 ? 1 + byte() % naive.n_slots : 0;
+    uint64_t others = 0;
+    size_t length;
+    const char *name = naive_name(ns, &length);
+    struct cattn_namespace_config config = {.size = sizeof(config), .reserve_slots = reserve, .limit_slots = limit};
+    for (unsigned i = 0; i < NAIVE_NAMES; i++)
+        others += i == ns ? 0 : naive.settings[i].reserve;
+    int status = CALL(cattn_namespace_set(cache, name, length, &config));
+    only_events(0);
+    if (status == CATTN_ENOMEM)
+        return;
+    bool bad = (limit && reserve > limit) || others + reserve > naive.n_slots;
+    FUZZ_CHECK(status == (bad ? CATTN_EINVAL : CATTN_OK), "namespace_set: status %d", status);
+    if (!status)
+        naive.settings[ns] = (struct naive_settings){reserve, limit};
 }
 
 static void do_invalidate(void)
@@ -996,7 +1132,10 @@ static void do_invalidate(void)
     if (ns >= NAIVE_NAMES)
         return; /* seldom enough for something to live on */
     const char *name = naive_name(ns, &length);
-    FUZZ_CHECK(CALL(cattn_namespace_invalidate(cache, name, length)) == CATTN_OK, "invalidate failed");
+    int status = CALL(cattn_namespace_invalidate(cache, name, length));
+    FUZZ_CHECK(status == CATTN_OK || (status == CATTN_ENOMEM && naive_has_settings(&naive, ns)), "invalidate failed");
+    if (status)
+        return;
     naive_invalidate(&naive, ns, &cleared);
     only_events(1u << CATTN_EVENT_CLEARED);
     FUZZ_CHECK(n_events == cleared && (!cleared || events[0].ns == (int)ns), "invalidate: %d events", (int)n_events);
@@ -1007,7 +1146,11 @@ static void do_evict(void)
     unsigned how = byte();
     uint64_t wanted = how == 255 ? UINT64_MAX : how % 8, n_evicted = 0, most = get_stats().evictable_slots;
     FUZZ_CHECK(CALL(cattn_cache_evict(cache, wanted, &n_evicted)) == CATTN_OK, "evict failed");
-    FUZZ_CHECK(n_evicted == (wanted < most ? wanted : most), "%d slots evicted", (int)n_evicted);
+    FUZZ_CHECK(n_evicted >= (wanted < most ? wanted : most) && n_evicted <= most, "%d slots evicted", (int)n_evicted);
+    size_t n_over = 0; /* what lies above an evicted chunk may go with it */
+    for (size_t i = 0; i < n_events; i++)
+        n_over += is_over(&events[i]);
+    FUZZ_CHECK(n_evicted <= wanted || n_evicted - wanted <= n_over, "too many slots evicted");
     FUZZ_CHECK(apply_evictions() == n_evicted, "evictions without events");
 }
 
@@ -1062,16 +1205,20 @@ static void do_bad_handle(void)
 
 /* ---- scripts */
 
+static bool in_order; /* with calls about the order of eviction */
+
 static void do_something(void)
 {
-    static void (*const all[])(void) = {
-        do_open,     do_open,  do_serve, do_serve,      do_serve, do_fork,       do_close, do_close,      do_truncate,
-        do_truncate, do_begin, do_begin, do_begin,      do_layer, finish,        finish,   finish,        end,
-        do_abort,    do_pin,   do_unpin, do_invalidate, do_evict, do_bad_handle, audit,    do_step_object};
+    static void (*const all[])(void) = {do_open,  do_open,        do_serve,    do_serve,      do_serve,   do_fork,
+                                        do_close, do_close,       do_truncate, do_truncate,   do_begin,   do_begin,
+                                        do_begin, do_layer,       finish,      finish,        finish,     end,
+                                        do_abort, do_pin,         do_unpin,    do_invalidate, do_evict,   do_bad_handle,
+                                        audit,    do_step_object, do_retain,   do_retain,     do_advance, do_set};
+    size_t n = sizeof(all) / sizeof(*all) - (in_order ? 0 : 4); /* those about the order are the last */
     unsigned i = byte();
     if (i >= 230)
         armed = 1 + i % 6;
-    all[i % (sizeof(all) / sizeof(*all))]();
+    all[i % n]();
     armed = 0;
     naive_sweep(&naive);
     if (naive.n_slots <= SMALL || n_calls % 16 == 0)
@@ -1093,7 +1240,8 @@ static cattn_cache *make_cache(uint32_t n_slots, uint32_t chunk_tokens, unsigned
 {
     struct cattn_shape shape = cells_shape(n_slots, chunk_tokens, flags & 2 ? 2 : 1);
     cattn_cache *made;
-    uint32_t options = (flags & 4 ? CATTN_NO_RETAIN : 0) | (flags & 8 ? CATTN_ZERO_FREED : 0);
+    uint32_t options =
+        (flags & 4 ? CATTN_NO_RETAIN : 0) | (flags & 8 ? CATTN_ZERO_FREED : 0) | (flags & 64 ? CATTN_EVICT_BY_COST : 0);
     FUZZ_CHECK(!cattn_cache_make(&shape, &cells_backend, NULL, options, &made), "no cache");
     made->store->granule = flags & 16 ? 1 : chunk_tokens;
     made->tree.constant_hash = flags & 1;
@@ -1125,6 +1273,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     unsigned pool = byte(), chunk = byte(), flags = byte();
     uint32_t n_slots = pool < 200 ? 1 + pool % 40 : 1 + pool * 2, chunk_tokens = sizes[chunk % 8];
     n_layers = flags & 2 ? 2 : 1;
+    in_order = flags & 32;
     n_stale = n_calls = n_items = 0;
     armed = 0;
     open_step = NULL;

@@ -67,7 +67,8 @@ START_TEST(values_out_of_range_are_refused)
     ck_assert_int_eq(WITH(flags, CATTN_NO_RETAIN), CATTN_OK);
     ck_assert_int_eq(WITH(flags, CATTN_ZERO_FREED | CATTN_NO_RETAIN), CATTN_OK);
     ck_assert_int_eq(WITH(flags, CATTN_CONCURRENT | CATTN_NO_RETAIN), CATTN_OK);
-    ck_assert_int_eq(WITH(flags, 4), CATTN_EINVAL);
+    ck_assert_int_eq(WITH(flags, CATTN_EVICT_BY_COST), CATTN_OK);
+    ck_assert_int_eq(WITH(flags, UINT32_C(1) << 31), CATTN_EINVAL);
     ck_assert_int_eq(WITH(n_threads, 1025), CATTN_EINVAL);
     for (uint32_t c = 0; c < 300; c++)
         ck_assert_int_eq(WITH(chunk_tokens, c),

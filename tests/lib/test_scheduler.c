@@ -707,6 +707,173 @@ START_TEST(slots_of_others_are_respected)
 }
 END_TEST
 
+/* ---- quotas */
+
+static int set_quota(const struct run *run, const char *ns, uint64_t reserve, uint64_t limit)
+{
+    struct cattn_namespace_config config = {.size = sizeof(config), .reserve_slots = reserve, .limit_slots = limit};
+    return cattn_namespace_set(run->small.cache, ns, strlen(ns), &config);
+}
+
+static struct cattn_usage usage_of(const struct run *run, const char *ns)
+{
+    struct cattn_usage usage = {.size = sizeof(usage)};
+    int status = cattn_namespace_stats(run->small.cache, ns, strlen(ns), &usage);
+    ck_assert(status == CATTN_OK || status == CATTN_ENOTFOUND);
+    return usage;
+}
+
+static bool is_running(const struct run *run, const struct expected *x)
+{
+    struct cattn_request_info info = {.size = sizeof(info)};
+    return cattn_sched_request_info(run->sched, x->id, &info) == CATTN_OK && info.running;
+}
+
+START_TEST(a_request_beyond_the_limit_of_its_namespace_is_refused)
+{
+    struct run *run = make_run(20, (struct cattn_sched_config){0});
+    struct expected *x = make_request(run, 1, 0, 9, 20); /* 7 slots and one */
+    ck_assert_int_eq(set_quota(run, "ns", 0, 7), CATTN_OK);
+    ck_assert_int_eq(submit_as(run, x, 0, 0), CATTN_ETOOBIG);
+    ck_assert_int_eq(set_quota(run, "ns", 0, 8), CATTN_OK);
+    submit(run, x);
+    run_all(run);
+    ck_assert_uint_le(usage_of(run, "ns").n_slots, 8);
+    free_run(run);
+}
+END_TEST
+
+/* The pool has room for all three. */
+START_TEST(only_its_own_wait_for_a_namespace_at_its_limit)
+{
+    for (uint32_t policy = CATTN_FCFS; policy <= CATTN_PREFIX; policy++) {
+        struct run *run = make_run(40, (struct cattn_sched_config){.policy = policy});
+        struct expected *x = make_request(run, 1, 0, 9, 20), *y = make_request(run, 2, 0, 9, 20);
+        struct expected *z = make_request(run, 3, 0, 9, 20);
+        z->ns = "other";
+        ck_assert_int_eq(set_quota(run, "ns", 0, 12), CATTN_OK);
+        submit(run, x);
+        submit(run, y);
+        submit(run, z);
+        while (!x->done) {
+            ck_assert(run_step(run));
+            ck_assert(x->done || (is_running(run, x) && is_running(run, z) && !is_running(run, y)));
+        }
+        run_all(run);
+        ck_assert_uint_le(usage_of(run, "ns").n_slots, 12);
+        free_run(run);
+    }
+}
+END_TEST
+
+START_TEST(what_others_have_reserved_is_not_counted_on)
+{
+    struct run *run = make_run(12, (struct cattn_sched_config){0});
+    struct cattn_batch batch;
+    struct expected *x = make_request(run, 1, 24, 0, 1), *y = make_request(run, 2, 0, 9, 20);
+    x->ns = "other";
+    ck_assert_int_eq(set_quota(run, "other", 6, 0), CATTN_OK);
+    submit(run, x);
+    run_all(run);
+    ck_assert_uint_eq(usage_of(run, "other").evictable_slots, 6);
+    submit(run, y);
+    ck_assert_int_eq(cattn_sched_next(run->sched, run->small.step, &batch), CATTN_EFULL);
+    struct expected *z = make_request(run, 3, 0, 9, 20);
+    z->ns = "other"; /* who has reserved may use it */
+    submit(run, z);
+    ck_assert_int_eq(cattn_sched_cancel(run->sched, y->id), CATTN_OK);
+    y->submitted = false;
+    while (!z->done)
+        ck_assert(run_step(run));
+    y = make_request(run, 2, 0, 9, 20);
+    submit(run, y);
+    ck_assert_int_eq(cattn_sched_next(run->sched, run->small.step, &batch), CATTN_EFULL);
+    ck_assert_int_eq(set_quota(run, "other", 4, 0), CATTN_OK);
+    while (!y->done)
+        ck_assert(run_step(run));
+    ck_assert_uint_ge(usage_of(run, "other").n_slots, 4);
+    free_run(run);
+}
+END_TEST
+
+/* Two requests of a namespace outgrow its limit; a younger one of another namespace is none of their business. */
+START_TEST(one_of_the_namespace_at_its_limit_is_put_back)
+{
+    struct run *run = make_run(60, (struct cattn_sched_config){.output_percent = 1});
+    struct cattn_batch batch;
+    struct expected *x = make_request(run, 1, 0, 9, 40), *y = make_request(run, 2, 0, 9, 40);
+    struct expected *z = make_request(run, 3, 0, 9, 40);
+    z->ns = "other";
+    ck_assert_int_eq(set_quota(run, "ns", 0, 16), CATTN_OK);
+    submit(run, x);
+    submit(run, y);
+    submit(run, z);
+    for (uint32_t n = 0; !x->done || !y->done || !z->done; n++) {
+        struct cattn_request_info info = {.size = sizeof(info)};
+        ck_assert_uint_lt(n, 1000);
+        ck_assert_int_eq(cattn_sched_next(run->sched, run->small.step, &batch), CATTN_OK);
+        if (!z->done) {
+            ck_assert_int_eq(cattn_sched_request_info(run->sched, z->id, &info), CATTN_OK);
+            ck_assert_uint_eq(info.n_preempted, 0);
+        }
+        check_batch(run, &batch);
+        finish_batch(run, &batch);
+        ck_assert_uint_le(usage_of(run, "ns").n_slots, 16);
+    }
+    ck_assert_uint_eq(run->sched->stats.n_preempted, 1);
+    free_run(run);
+}
+END_TEST
+
+static uint64_t random_run_with_quotas(uint64_t seed)
+{
+    static const char *const names[] = {"ns", "other", "third"};
+    struct rng random;
+    rng_init(&random, seed);
+    uint32_t n_slots = 24 + (uint32_t)rng_below(&random, 30), percent = seed % 2 ? 1 + (uint32_t)(seed % 90) : 100;
+    uint64_t limits[3] = {0, 14 + rng_below(&random, 6), 14 + rng_below(&random, 20)};
+    struct run *run = make_run(n_slots, (struct cattn_sched_config){.policy = (uint32_t)rng_below(&random, 2),
+                                                                    .max_batch = 1 + (uint32_t)rng_below(&random, 6),
+                                                                    .output_percent = percent});
+    struct cattn_batch batch;
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(set_quota(run, names[i], rng_below(&random, 6), limits[i]), CATTN_OK);
+    for (uint32_t n = 0;; n++) {
+        if (run->n < 60 && rng_below(&random, 2)) {
+            struct expected *x = make_request(run, 1 + (int32_t)rng_below(&random, 3), rng_below(&random, 24),
+                                              1 + rng_below(&random, 6), 1 + rng_below(&random, 16));
+            x->ns = names[rng_below(&random, 3)];
+            submit(run, x);
+        }
+        ck_assert_uint_lt(n, 100000);
+        ck_assert_int_eq(cattn_sched_next(run->sched, run->small.step, &batch), CATTN_OK);
+        if (batch.n_items) {
+            check_batch(run, &batch);
+            finish_batch(run, &batch);
+        } else if (run->n == 60) {
+            break;
+        }
+        for (int i = 0; i < 3; i++)
+            ck_assert(!limits[i] || usage_of(run, names[i]).n_slots <= limits[i]);
+    }
+    for (uint32_t i = 0; i < run->n; i++)
+        ck_assert(run->all[i].done);
+    uint64_t n_preempted = run->sched->stats.n_preempted;
+    ck_assert(percent < 100 || !n_preempted);
+    free_run(run);
+    return n_preempted;
+}
+
+/* All come to their ends, and none that is sure of its slots is ever put back. */
+START_TEST(random_requests_with_quotas)
+{
+    uint64_t n_preempted = 0;
+    for (uint64_t seed = 0; seed < 60; seed++)
+        n_preempted += random_run_with_quotas(seed);
+    ck_assert_uint_gt(n_preempted, 0);
+}
+END_TEST
+
 START_TEST(allocations_fail_in_turn)
 {
     for (size_t fail_at = 1, done = 0; !done; fail_at++) {
@@ -802,6 +969,11 @@ int main(void)
     tcase_add_test(tests, bad_configurations_are_refused);
     tcase_add_test(tests, slots_of_others_are_respected);
     tcase_add_test(tests, allocations_fail_in_turn);
+    tcase_add_test(tests, a_request_beyond_the_limit_of_its_namespace_is_refused);
+    tcase_add_test(tests, only_its_own_wait_for_a_namespace_at_its_limit);
+    tcase_add_test(tests, what_others_have_reserved_is_not_counted_on);
+    tcase_add_test(tests, one_of_the_namespace_at_its_limit_is_put_back);
+    tcase_add_test(tests, random_requests_with_quotas);
     tcase_add_test(tests, random_requests);
     return suite_run(tests);
 }

@@ -88,7 +88,7 @@ static int add_block(struct cattn_roots *roots)
     if (!blocks)
         return CATTN_ENOMEM;
     roots->blocks = blocks;
-    blocks[n] = cattn_malloc(CATTN_ROOT_BLOCK, sizeof(**blocks));
+    blocks[n] = cattn_malloc_aligned(CATTN_ROOT_BLOCK, sizeof(**blocks));
     return blocks[n] ? CATTN_OK : CATTN_ENOMEM;
 }
 

@@ -3,6 +3,8 @@
 #ifndef CATTN_ROOTS_H
 #define CATTN_ROOTS_H
 
+#include "memory.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +12,7 @@
 #define CATTN_NONE UINT32_MAX
 
 struct cattn_root {
-    uint64_t id; /* never used again */
+    _Alignas(CATTN_ALIGNMENT) uint64_t id; /* never used again; what eviction touches is one line of the cache */
     uint64_t refs;
     uint64_t hash;
     uint32_t n_slots, n_chunks, n_evictable, n_pinned; /* slots taken; of them: published, unreferenced, pinned */

@@ -14,6 +14,9 @@
 
 #ifdef HAVE_ONEDNN
 #  include "onednn.h"
+#endif
+
+#if defined(HAVE_ONEDNN) && ONEDNN_HAS_SOFTMAX
 
 enum { SHARED_SCORES, PRIVATE_SCORES, SOFTMAX, SHARED_SUM, PRIVATE_SUM, N_OPERATIONS };
 enum { SRC, WEIGHTS, DST, SCRATCH, N_ARGUMENTS };
@@ -622,7 +625,11 @@ static uint64_t bytes(const struct bench_shape *shape)
 static const char *open_onednn(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
 {
     (void)setup, (void)n_layers, (void)instance;
+#  ifdef HAVE_ONEDNN
+    return "built with a oneDNN older than 2.6";
+#  else
     return "built without oneDNN";
+#  endif
 }
 
 const struct bench_variant bench_onednn = {"onednn", BENCH_PLAIN, bytes, open_onednn, NULL, NULL, NULL};

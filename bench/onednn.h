@@ -12,6 +12,9 @@ typedef const dnnl_memory_desc_t *any_desc;
 #  define DESC(d) (&(d))
 #endif
 
+/* Softmax from f32 to a smaller type came with 2.6. */
+#define ONEDNN_HAS_SOFTMAX (DNNL_VERSION_MAJOR >= 3 || DNNL_VERSION_MINOR >= 6)
+
 static inline void drop_desc(dnnl_memory_desc_t *desc)
 {
 #if DNNL_VERSION_MAJOR >= 3

@@ -57,8 +57,15 @@ struct space {
     const unsigned char *name;
     size_t length;
     uint32_t root;    /* CATTN_NONE: not known, or not needed */
+    bool used;        /* a chunk is in it */
     bool held;        /* root is referred to */
     uint32_t n_nodes; /* of it */
+};
+
+/* An extra identity. */
+struct id {
+    uint32_t number; /* in this cache, with a reference */
+    bool used;       /* a token has it */
 };
 
 /* Finds what is equal: open addressing over numbers + 1, at most half full. */
@@ -76,13 +83,13 @@ struct loader {
     unsigned char *tree;
     struct chunk *chunks;
     struct space *spaces;
-    uint32_t *ids; /* of the extras, each a reference */
-    uint32_t n_ids;
+    struct id *ids;
+    uint32_t n_ids; /* that have a number */
     struct node *nodes;
     struct piece *pieces;
     uint32_t n_nodes, n_pieces;
     int32_t *joined;       /* tokens of nodes that are made of several chunks */
-    struct set set;        /* of spaces, then of chunks, then of nodes */
+    struct set set;        /* of spaces, then of ids, of chunks, of nodes */
     unsigned char *tokens; /* of one chunk of the file, layer and KV head */
     size_t n_bytes;
 };
@@ -227,6 +234,11 @@ static bool equals_space(const struct loader *loader, uint32_t number, const voi
     return a->length == b->length && (!a->length || !memcmp(a->name, b->name, a->length));
 }
 
+static bool equals_id(const struct loader *loader, uint32_t number, const void *what)
+{
+    return loader->ids[number].number == *(const uint32_t *)what;
+}
+
 static bool equals_chunk(const struct loader *loader, uint32_t number, const void *what)
 {
     return equal_keys(&loader->chunks[number].key, what, loader->header.chunk_tokens);
@@ -250,7 +262,7 @@ static unsigned char *take(unsigned char **at, const unsigned char *end, uint64_
 }
 
 /* Whether the extras of a chunk are some, in order, and its tokens such as callers give. */
-static bool check_tokens(const struct loader *loader, const struct chunk *chunk)
+static bool check_tokens(struct loader *loader, const struct chunk *chunk)
 {
     uint32_t end = 0;
     for (uint32_t i = 0; i < chunk->n_extras; i++) {
@@ -258,6 +270,7 @@ static bool check_tokens(const struct loader *loader, const struct chunk *chunk)
         memcpy(&extra, chunk->extras + i * sizeof(extra), sizeof(extra));
         if (extra.offset < end || extra.offset >= loader->header.chunk_tokens || extra.id >= loader->header.n_extras)
             return false;
+        loader->ids[extra.id].used = true;
         end = extra.offset + 1;
     }
     return !cattn_tokens_negative(chunk->key.tokens, loader->header.chunk_tokens);
@@ -286,6 +299,7 @@ static int parse_chunk(struct loader *loader, uint32_t i, unsigned char **at, co
                             .pins = found.pins,
                             .node = CATTN_NONE,
                             .pieces = CATTN_NONE};
+    loader->spaces[found.space].used = true;
     if (!check_tokens(loader, chunk))
         return CATTN_EFORMAT;
     if (found.parent == CATTN_NONE)
@@ -309,10 +323,10 @@ static struct bytes take_bytes(unsigned char **at, const unsigned char *end)
 static int parse_space(struct loader *loader, uint32_t i, unsigned char **at, const unsigned char *end)
 {
     struct bytes bytes = take_bytes(at, end);
-    if (!bytes.at)
-        return CATTN_EFORMAT;
     struct space *space = &loader->spaces[i];
-    *space = (struct space){.name = bytes.at, .length = bytes.length, .root = CATTN_NONE};
+    if (!bytes.at || !space->used)
+        return CATTN_EFORMAT;
+    *space = (struct space){.name = bytes.at, .length = bytes.length, .root = CATTN_NONE, .used = true};
     uint64_t hash = cattn_roots_hash(&loader->cache->tree.roots, bytes.at, space->length);
     uint32_t *entry = find_in_set(loader, hash, equals_space, space);
     if (*entry)
@@ -321,14 +335,20 @@ static int parse_space(struct loader *loader, uint32_t i, unsigned char **at, co
     return CATTN_OK;
 }
 
-static int parse_id(struct loader *loader, unsigned char **at, const unsigned char *end)
+/* Equal bytes get equal numbers. */
+static int parse_id(struct loader *loader, uint32_t i, unsigned char **at, const unsigned char *end)
 {
     struct bytes bytes = take_bytes(at, end);
-    if (!bytes.at || !bytes.length)
+    struct id *id = &loader->ids[i];
+    if (!bytes.at || !bytes.length || !id->used)
         return CATTN_EFORMAT;
-    if (cattn_extras_add_id(&loader->cache->tree.extras, bytes.at, bytes.length, &loader->ids[loader->n_ids]))
+    if (cattn_extras_add_id(&loader->cache->tree.extras, bytes.at, bytes.length, &id->number))
         return CATTN_ENOMEM;
     loader->n_ids++;
+    uint32_t *entry = find_in_set(loader, cattn_hash_mix(0, id->number), equals_id, &id->number);
+    if (*entry)
+        return CATTN_EFORMAT;
+    *entry = i + 1;
     return CATTN_OK;
 }
 
@@ -342,7 +362,7 @@ static int translate_chunk(struct loader *loader, struct chunk *chunk)
     for (uint32_t i = 0; !status && i < chunk->n_extras; i++) {
         struct cattn_save_extra extra;
         memcpy(&extra, chunk->extras + i * sizeof(extra), sizeof(extra));
-        status = cattn_extras_add(extras, tokens[extra.offset], loader->ids[extra.id], &tokens[extra.offset]);
+        status = cattn_extras_add(extras, tokens[extra.offset], loader->ids[extra.id].number, &tokens[extra.offset]);
     }
     return status;
 }
@@ -365,7 +385,7 @@ static void drop_extras(struct loader *loader)
             cattn_extras_drop(extras, loader->chunks[i].key.tokens, loader->header.chunk_tokens);
     }
     for (uint32_t i = 0; i < loader->n_ids; i++)
-        cattn_extras_drop_id(extras, loader->ids[i]);
+        cattn_extras_drop_id(extras, loader->ids[i].number);
 }
 
 /* Each chunk is there once, and each is needed by a pin. */
@@ -391,7 +411,7 @@ static int parse_tree(struct loader *loader)
     loader->spaces = cattn_calloc(header->n_spaces, sizeof(*loader->spaces));
     if (!loader->chunks || !loader->spaces || empty_set(&loader->set, header->n_spaces))
         return CATTN_ENOMEM;
-    loader->ids = cattn_malloc(header->n_extras, sizeof(*loader->ids));
+    loader->ids = cattn_calloc(header->n_extras, sizeof(*loader->ids));
     if (!loader->ids)
         return CATTN_ENOMEM;
     int status = CATTN_OK;
@@ -399,8 +419,10 @@ static int parse_tree(struct loader *loader)
         status = parse_chunk(loader, i, &at, end);
     for (uint32_t i = 0; !status && i < header->n_spaces; i++)
         status = parse_space(loader, i, &at, end);
+    if (!status && empty_set(&loader->set, header->n_extras))
+        return CATTN_ENOMEM;
     for (uint32_t i = 0; !status && i < header->n_extras; i++)
-        status = parse_id(loader, &at, end);
+        status = parse_id(loader, i, &at, end);
     if (!status && at != end)
         status = CATTN_EFORMAT;
     if (!status)

@@ -61,16 +61,19 @@ static void write_models(void)
 
 /* ---- saved prefixes */
 
-/* Prompts that begin alike, in all namespaces, some pinned twice and some in the middle. */
-static void pin_prompts(cattn_cache *cache, size_t n)
+/* Prompts that begin alike, in all namespaces, some pinned twice and some in the middle; with extra identities, each of
+ * the kinds, and none in one of them. */
+static void pin_prompts(cattn_cache *cache, size_t n, unsigned images)
 {
-    int32_t tokens[SAVED_LONGEST];
+    struct saved_prompt prompt;
     for (unsigned i = 0; i < 5; i++) {
         const char *name = saved_namespace(i % SAVED_NAMES);
-        saved_prompt(tokens, n, i);
-        FUZZ_CHECK(!saved_feed(cache, i % SAVED_NAMES, tokens, n, NULL), "a prompt does not fit");
+        saved_prompt(&prompt, n, i, images ? (images + i / 2) % 4 : 0);
+        FUZZ_CHECK(!saved_feed(cache, i % SAVED_NAMES, &prompt, NULL), "a prompt does not fit");
+        if (i == 3)
+            saved_prompt(&prompt, n / 2, i, images ? (images + i / 2) % 4 : 0);
         for (unsigned k = 0; k < 1 + i % 2; k++)
-            FUZZ_CHECK(!cattn_prefix_pin(cache, name, strlen(name), tokens, i == 3 ? n / 2 : n), "no pin");
+            FUZZ_CHECK(!cattn_prefix_pin(cache, name, strlen(name), prompt.tokens, prompt.n, &prompt.ext), "no pin");
     }
 }
 
@@ -82,7 +85,7 @@ static void write_saved(const char *name, const unsigned char *written, const un
     struct saved_choice choice = saved_choice(written);
     cattn_cache *cache = saved_make(&choice);
     if (n_tokens)
-        pin_prompts(cache, n_tokens);
+        pin_prompts(cache, n_tokens, choice.images);
     FUZZ_CHECK(!cattn_prefix_save(cache, path, SAVED_MODEL, strlen(SAVED_MODEL)), "no file");
     cattn_cache_destroy(cache);
     FILE *file = fopen(path, "rb");
@@ -99,22 +102,31 @@ static void write_saved(const char *name, const unsigned char *written, const un
   write_saved(name, ((const unsigned char[][SAVED_CHOICES]){__VA_ARGS__})[0],                                          \
               ((const unsigned char[][SAVED_CHOICES]){__VA_ARGS__})[1], n_tokens)
 
-/* Bytes of a choice: backend and shape; chunk size, what is cached and flags; slots; repair and failures. */
+/* Bytes of a choice: backend and shape; chunk size, what is cached and flags; slots; repair and failures; extra
+ * identities and a rival. */
 static void write_prefixes(void)
 {
-    SAVED("cells", 50, {1, 3, 250, 0}, {1, 3, 250, 0});
-    SAVED("cells-empty", 0, {1, 3, 250, 0}, {1, 3, 250, 0});
-    SAVED("cells-joined", 50, {3, 1, 250, 0}, {3, 4 + 8, 250, 8});
-    SAVED("cells-split", 50, {1, 6, 250, 0}, {1, 2 + 16, 250, 8});
-    SAVED("cells-ones", 50, {1, 0, 250, 0}, {1, 0 + 24 + 128, 250, 8 + 1});
-    SAVED("cells-full", 50, {1, 3, 250, 0}, {1, 3, 20, 8});
-    SAVED("cells-evicting", 50, {1, 3, 250, 0}, {1, 3 + 8 + 32, 38, 8});
-    SAVED("cells-no-memory", 50, {1, 3, 250, 0}, {1, 3 + 64, 250, 8 + 128 + 64});
-    SAVED("cells-tree", 20, {1, 3, 250, 0}, {1, 3, 250, 15});
-    SAVED("f32", 70, {0, 0, 30, 0}, {0 + 32, 0, 30, 8});
-    SAVED("f16", 150, {4, 0, 30, 0}, {4 + 32, 1 + 8, 30, 8});
-    SAVED("bf16", 70, {8, 0, 30, 0}, {8 + 64, 1 + 16, 30, 8});
-    SAVED("i8", 70, {12 + 16, 0, 30, 0}, {12 + 16 + 32, 0 + 24 + 32, 30, 8});
+    SAVED("cells", 50, {1, 3, 250, 0, 0}, {1, 3, 250, 0, 0});
+    SAVED("cells-empty", 0, {1, 3, 250, 0, 0}, {1, 3, 250, 0, 0});
+    SAVED("cells-joined", 50, {3, 1, 250, 0, 0}, {3, 4 + 8, 250, 8, 0});
+    SAVED("cells-split", 50, {1, 6, 250, 0, 0}, {1, 2 + 16, 250, 8, 0});
+    SAVED("cells-ones", 50, {1, 0, 250, 0, 0}, {1, 0 + 24 + 128, 250, 8 + 1, 0});
+    SAVED("cells-full", 50, {1, 3, 250, 0, 0}, {1, 3, 20, 8, 0});
+    SAVED("cells-evicting", 50, {1, 3, 250, 0, 0}, {1, 3 + 8 + 32, 38, 8, 0});
+    SAVED("cells-no-memory", 50, {1, 3, 250, 0, 0}, {1, 3 + 64, 250, 8 + 128 + 64, 0});
+    SAVED("cells-tree", 20, {1, 3, 250, 0, 0}, {1, 3, 250, 15, 0});
+    SAVED("cells-rival", 50, {1, 3, 250, 0, 0}, {1, 3 + 8, 37, 8, 4});
+    SAVED("images", 50, {1, 3, 250, 0, 1}, {1, 3 + 8, 250, 8, 1});
+    SAVED("images-all", 50, {1, 3, 250, 0, 3}, {1, 3 + 24, 250, 8, 3 + 4});
+    SAVED("images-joined", 50, {1, 1, 250, 0, 2}, {1, 5 + 16, 250, 8, 2});
+    SAVED("images-no-memory", 20, {1, 3, 250, 0, 1}, {1, 3 + 8, 251, 8 + 128 + 112, 1});
+    SAVED("images-ones", 20, {1, 0, 250, 0, 2}, {1, 0 + 128, 250, 8, 2});
+    SAVED("images-split", 50, {1, 6, 250, 0, 1}, {1, 2 + 24, 250, 8, 1 + 4});
+    SAVED("images-f32", 70, {0, 0, 30, 0, 1}, {0 + 32, 1, 30, 8, 2});
+    SAVED("f32", 70, {0, 0, 30, 0, 0}, {0 + 32, 0, 30, 8, 0});
+    SAVED("f16", 150, {4, 0, 30, 0, 0}, {4 + 32, 1 + 8, 30, 8, 0});
+    SAVED("bf16", 70, {8, 0, 30, 0, 0}, {8 + 64, 1 + 16, 30, 8, 0});
+    SAVED("i8", 70, {12 + 16, 0, 30, 0, 0}, {12 + 16 + 32, 0 + 24 + 32, 30, 8, 0});
 }
 
 int main(int argc, char **argv)

@@ -21,14 +21,19 @@ enum { MAX_BLOCK = 8192 };
 
 static struct saved_choice choice;
 static cattn_cache *cache;
-static struct saved file;
+static struct saved file, saved_again;
 static char path[2][64]; /* of what is loaded, and of what is saved; in the folder that it runs in */
 static unsigned char input[SAVED_MAX];
 static size_t input_size;
-static int32_t prompt[SAVED_LONGEST]; /* what was cached before */
-static size_t n_prompt;               /* its tokens in whole chunks */
-static cattn_seq held;                /* 0: nobody */
-static bool failed;                   /* an allocation of the load */
+static bool failed; /* an allocation of the load */
+
+/* What was cached before, in namespace "a": a prompt, and its rival. */
+static struct cached {
+    struct saved_prompt prompt;
+    size_t n;      /* its tokens in whole chunks; 0: it is not cached */
+    bool held;     /* by a pin or a sequence */
+    cattn_seq seq; /* 0: none */
+} before[2];
 
 /* A file need not be on the disk for this. */
 int fsync(int descriptor);
@@ -87,6 +92,7 @@ static int free_descriptor(void)
 struct snapshot {
     struct cattn_stats stats;
     uint64_t drawing, slots, bytes;
+    uint64_t ids, tokens; /* that have an extra identity */
 };
 
 static uint64_t mix(uint64_t hash, const void *data, size_t n)
@@ -135,6 +141,8 @@ static struct snapshot look(void)
     FUZZ_CHECK(!cattn_cache_stats(cache, &now.stats), "stats");
     FUZZ_CHECK(!cattn_cache_dump_dot(cache, draw, &now.drawing), "dump_dot");
     FUZZ_CHECK(!cattn_cache_selfcheck(cache), "selfcheck");
+    now.ids = tree->extras.ids.n_used;
+    now.tokens = tree->extras.tokens.n_used;
     now.slots = mix(tree->oldest, tree->slots, tree->n_slots * sizeof(*tree->slots));
     for (uint32_t slot = 0; slot < tree->n_touched; slot++) {
         if (tree->slots[slot].published)
@@ -145,42 +153,79 @@ static struct snapshot look(void)
 
 /* ---- what was there before */
 
+static void cache_prompt(struct cached *x, bool keep)
+{
+    uint32_t c = choice.chunk_tokens;
+    if (!saved_feed(cache, 1, &x->prompt, keep ? &x->seq : NULL))
+        x->n = x->prompt.n / c * c;
+    x->held = keep && x->n;
+}
+
+static void pin_prompt(struct cached *x)
+{
+    x->held = !cattn_prefix_pin(cache, "a", 1, x->prompt.tokens, x->n, &x->prompt.ext);
+}
+
+/* The rival comes first, so that the prompt takes what it has left. */
 static void fill_cache(void)
 {
     uint32_t c = choice.chunk_tokens;
-    size_t n = choice.before ? 2 * c + c / 2 + 1 : 0;
-    n_prompt = n / c * c;
-    held = 0;
-    saved_prompt(prompt, n, 0);
-    if (n && saved_feed(cache, 1, prompt, n, choice.before == 3 ? &held : NULL))
-        n_prompt = 0;
-    if (n_prompt && choice.before == 2 && cattn_prefix_pin(cache, "a", 1, prompt, n, NULL))
-        n_prompt = 0; /* CATTN_NO_RETAIN */
+    for (int i = 0; i < 2; i++) {
+        before[i].n = 0;
+        before[i].seq = 0;
+        before[i].held = false;
+        saved_prompt(&before[i].prompt, i ? c : 2 * c + c / 2 + 1, 0, choice.images);
+        before[i].prompt.tokens[0] += i;
+    }
+    if (choice.rival)
+        cache_prompt(&before[1], true);
+    if (choice.before)
+        cache_prompt(&before[0], choice.before == 3);
+    if (choice.before == 2 && before[0].n)
+        pin_prompt(&before[0]);
+    if (!before[0].held && choice.flags & CATTN_NO_RETAIN)
+        before[0].n = 0;
 }
 
-static bool is_retained(void)
+static struct saved_bytes extra_of(const struct saved_prompt *prompt, size_t at)
 {
-    return choice.before > 1 || !(choice.flags & CATTN_NO_RETAIN);
+    for (size_t i = 0; i < prompt->ext.n_extras; i++) {
+        const struct cattn_extra *x = &prompt->extras[i];
+        if (at >= x->first && at - x->first < x->n)
+            return (struct saved_bytes){x->id, x->id_len};
+    }
+    return (struct saved_bytes){NULL, 0};
 }
 
-/* Whether tokens [0, n) are those of the prompt. */
-static bool was_cached(struct saved_name name, const int32_t *tokens, size_t n)
+/* The slots of the whole chunks in n tokens: how many are cached. */
+static size_t match(struct saved_bytes name, const int32_t *tokens, size_t n, const struct cattn_ext *ext,
+                    uint32_t *slots)
 {
-    return is_retained() && n <= n_prompt && name.length == 1 && *name.bytes == 'a' &&
-           !memcmp(prompt, tokens, n * sizeof(*tokens));
-}
-
-/* Of the K and V of the prompt, or of what is left of it. */
-static uint64_t hash_prompt(void)
-{
-    uint32_t slots[4], root = cattn_roots_find(&cache->tree.roots, "a", 1);
-    uint64_t hash = 0;
-    if (choice.before < 2 || !n_prompt || root == CATTN_NONE)
+    int32_t *numbers;
+    uint32_t root = cattn_roots_find(&cache->tree.roots, name.at, name.length);
+    if (root == CATTN_NONE)
         return 0;
-    size_t n = n_prompt / choice.chunk_tokens;
-    FUZZ_CHECK(cattn_tree_match(&cache->tree, root, prompt, n, slots) == n, "what was held is not cached any more");
-    for (size_t i = 0; i < n; i++)
-        hash = hash_bytes(hash, slots[i]);
+    FUZZ_CHECK(!cattn_prompt_enter(&cache->tree.extras, tokens, n, ext, &numbers), "no memory");
+    size_t found = cattn_tree_match(&cache->tree, root, numbers ? numbers : tokens, n / choice.chunk_tokens, slots);
+    cattn_prompt_leave(&cache->tree.extras, numbers, n);
+    return found;
+}
+
+/* Of the K and V of what is held. */
+static uint64_t hash_held(void)
+{
+    static const struct saved_bytes name = {(const unsigned char *)"a", 1};
+    uint32_t slots[4];
+    uint64_t hash = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct cached *x = &before[i];
+        if (!x->held)
+            continue;
+        size_t n = match(name, x->prompt.tokens, x->prompt.n, &x->prompt.ext, slots);
+        FUZZ_CHECK(n == x->n / choice.chunk_tokens, "what was held is not cached any more");
+        for (size_t k = 0; k < n; k++)
+            hash = hash_bytes(hash, slots[k]);
+    }
     return hash;
 }
 
@@ -188,12 +233,20 @@ static uint64_t hash_prompt(void)
 
 struct prefix {
     int32_t tokens[SAVED_MAX];
+    struct cattn_extra extras[SAVED_MAX];
+    struct cattn_ext ext;
     uint32_t chunks[SAVED_MAX]; /* that it consists of */
     size_t n;                   /* tokens */
-    struct saved_name name;
+    struct saved_bytes name;
 };
 
 static struct prefix prefix;
+
+static struct saved_bytes extra_of_prefix(size_t at)
+{
+    uint32_t n = file.header.chunk_tokens;
+    return saved_extra(&file, prefix.chunks[at / n], (uint32_t)(at % n));
+}
 
 /* The tokens from the root to the end of a chunk. */
 static void read_prefix(uint32_t chunk)
@@ -208,20 +261,44 @@ static void read_prefix(uint32_t chunk)
         prefix.chunks[at] = k;
         memcpy(prefix.tokens + at * c, saved_tokens(&file, k), c * sizeof(int32_t));
     }
+    prefix.ext = (struct cattn_ext){.size = sizeof(prefix.ext), .extras = prefix.extras};
+    for (at = 0; at < prefix.n; at++) {
+        struct saved_bytes id = extra_of_prefix(at);
+        if (id.length)
+            prefix.extras[prefix.ext.n_extras++] = (struct cattn_extra){at, 1, id.at, id.length};
+    }
+}
+
+static bool begins_with_prefix(const struct saved_prompt *prompt, size_t n)
+{
+    if (prefix.name.length != 1 || *prefix.name.at != 'a' || memcmp(prompt->tokens, prefix.tokens, n * sizeof(int32_t)))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        struct saved_bytes a = extra_of(prompt, i), b = extra_of_prefix(i);
+        if (a.length != b.length || (a.length && memcmp(a.at, b.at, a.length)))
+            return false;
+    }
+    return true;
+}
+
+/* What was cached before and begins with n tokens of the prefix; NULL: nothing. */
+static const struct cached *find_before(size_t n)
+{
+    for (int i = 0; i < 2; i++) {
+        if (n <= before[i].n && begins_with_prefix(&before[i].prompt, n))
+            return &before[i];
+    }
+    return NULL;
 }
 
 /* The first chunk of the file that begins with the same n tokens at the same place: where chunks of the cache are
  * smaller these have one in common, which has the K and V of the first. */
 static uint32_t first_alike(uint32_t chunk, size_t n)
 {
-    struct cattn_save_chunk x = saved_chunk(&file, chunk);
-    for (uint32_t k = 0; k < chunk; k++) {
-        struct cattn_save_chunk y = saved_chunk(&file, k);
-        if (x.parent == y.parent && x.space == y.space &&
-            !memcmp(saved_tokens(&file, chunk), saved_tokens(&file, k), n * sizeof(int32_t)))
-            return k;
-    }
-    return chunk;
+    uint32_t k = 0;
+    while (!saved_alike(&file, chunk, k, (uint32_t)n))
+        k++;
+    return k;
 }
 
 static void compare_token(uint32_t slot, uint32_t at_slot, uint32_t chunk, uint32_t at)
@@ -253,13 +330,9 @@ static void check_chunk(uint32_t chunk)
     uint32_t c = choice.chunk_tokens;
     read_prefix(chunk);
     size_t n = prefix.n / c;
-    uint32_t root = cattn_roots_find(&cache->tree.roots, prefix.name.bytes, (size_t)prefix.name.length);
-    if (!n)
-        return;
-    FUZZ_CHECK(root != CATTN_NONE, "a namespace is missing");
-    FUZZ_CHECK(cattn_tree_match(&cache->tree, root, prefix.tokens, n, slots) == n, "a chunk is missing");
+    FUZZ_CHECK(!n || match(prefix.name, prefix.tokens, prefix.n, &prefix.ext, slots) == n, "a chunk is missing");
     for (size_t i = (prefix.n - file.header.chunk_tokens) / c; i < n; i++) {
-        if (!was_cached(prefix.name, prefix.tokens, (i + 1) * c))
+        if (!find_before((i + 1) * c))
             compare_chunk(slots[i], i);
     }
 }
@@ -275,13 +348,13 @@ static uint64_t count_pins(void)
     return n;
 }
 
-static void check_contents(const struct snapshot *before, uint64_t n_tokens)
+static void check_contents(const struct snapshot *old, uint64_t n_tokens)
 {
     struct snapshot now = look();
     for (uint32_t i = 0; i < file.header.n_chunks; i++)
         check_chunk(i);
-    FUZZ_CHECK(now.stats.n_pins == before->stats.n_pins + count_pins(), "%d pins", (int)now.stats.n_pins);
-    if (!before->stats.n_pins)
+    FUZZ_CHECK(now.stats.n_pins == old->stats.n_pins + count_pins(), "%d pins", (int)now.stats.n_pins);
+    if (!old->stats.n_pins)
         FUZZ_CHECK(n_tokens == now.stats.pinned_slots * choice.chunk_tokens, "%d tokens", (int)n_tokens);
 }
 
@@ -311,6 +384,8 @@ static void save_again(void)
     size_t n, n_again;
     save(cache);
     unsigned char *bytes = read_file(path[1], &n);
+    struct cattn_save_header header = cattn_save_header_of(cache);
+    FUZZ_CHECK(n > SAVED_MAX || saved_read(&saved_again, bytes, n, &header), "what is saved is no good file");
     cattn_cache *other = load_again(cache);
     save(other);
     unsigned char *again = read_file(path[1], &n_again);
@@ -324,48 +399,73 @@ static void save_again(void)
 static void forget_all(void)
 {
     struct cattn_stats stats = {.size = sizeof(stats)};
-    if (held)
-        FUZZ_CHECK(!cattn_seq_close(cache, held), "close");
+    for (int i = 0; i < 2; i++)
+        FUZZ_CHECK(!before[i].seq || !cattn_seq_close(cache, before[i].seq), "close");
     for (uint32_t i = 0; i < file.header.n_spaces; i++) {
-        struct saved_name name = saved_name(&file, i);
-        FUZZ_CHECK(!cattn_namespace_invalidate(cache, name.bytes, (size_t)name.length), "invalidate");
+        struct saved_bytes name = saved_name(&file, i);
+        FUZZ_CHECK(!cattn_namespace_invalidate(cache, name.at, name.length), "invalidate");
     }
     FUZZ_CHECK(!cattn_namespace_invalidate(cache, "a", 1), "invalidate");
     FUZZ_CHECK(!cattn_cache_stats(cache, &stats) && !stats.n_pins && !stats.used_slots, "something is still held");
+    FUZZ_CHECK(!cache->tree.extras.ids.n_used, "an extra identity is still held");
     FUZZ_CHECK(!cattn_cache_selfcheck(cache), "selfcheck at the end");
 }
 
 /* ---- a load */
 
-/* Whether a good file may be refused for this reason. */
-static bool is_excused(int status, const struct snapshot *before)
+/* What the chunks of a good file are in the cache. */
+struct need {
+    uint64_t chunks;
+    uint64_t cached, evictable; /* of them: before; of these: what nobody holds */
+};
+
+/* Chunk number i of the prefix, which ends in this chunk of the file. */
+static void add_need(struct need *need, uint32_t chunk, size_t i)
 {
-    uint32_t c = choice.chunk_tokens, n = file.header.chunk_tokens;
-    uint64_t most = (uint64_t)file.header.n_chunks * (n > c ? n / c : 1);
-    switch (status) {
-    case CATTN_ENOMEM: return failed || before->stats.n_pins + count_pins() > UINT32_MAX;
-    case CATTN_ETOOBIG: return most > before->stats.n_slots;
-    case CATTN_EFULL: return most > before->stats.free_slots;
-    default: return false;
-    }
+    size_t c = choice.chunk_tokens, n = file.header.chunk_tokens;
+    if (c < n && first_alike(chunk, i * c % n + c) != chunk)
+        return;
+    const struct cached *found = find_before((i + 1) * c);
+    need->chunks++;
+    need->cached += found != NULL;
+    need->evictable += found && !found->held;
 }
 
-static void check_refusal(int status, bool good, const struct snapshot *before)
+static struct need what_is_needed(void)
+{
+    struct need need = {0, 0, 0};
+    for (uint32_t chunk = 0; chunk < file.header.n_chunks; chunk++) {
+        read_prefix(chunk);
+        for (size_t i = (prefix.n - file.header.chunk_tokens) / choice.chunk_tokens; i < prefix.n / choice.chunk_tokens;
+             i++)
+            add_need(&need, chunk, i);
+    }
+    return need;
+}
+
+/* What is said of a good file. */
+static int expected_status(const struct snapshot *old)
+{
+    struct need need = what_is_needed();
+    if (need.chunks > old->stats.n_slots)
+        return CATTN_ETOOBIG;
+    if (need.chunks - need.cached > old->stats.free_slots + old->stats.evictable_slots - need.evictable)
+        return CATTN_EFULL;
+    return old->stats.n_pins + count_pins() > UINT32_MAX ? CATTN_ENOMEM : CATTN_OK;
+}
+
+static void check_refusal(int status, const struct snapshot *old)
 {
     struct snapshot now = look();
-    FUZZ_CHECK(!memcmp(before, &now, sizeof(now)), "a load that failed (%s) changed something", cattn_strerror(status));
-    if (good)
-        FUZZ_CHECK(is_excused(status, before), "a good file is refused: %s", cattn_strerror(status));
-    else
-        FUZZ_CHECK(status == CATTN_EFORMAT || (status == CATTN_ENOMEM && failed), "a bad file: %s",
-                   cattn_strerror(status));
+    FUZZ_CHECK(!memcmp(old, &now, sizeof(now)), "a load that failed (%s) changed something", cattn_strerror(status));
 }
 
 static void load(const struct cattn_save_header *header)
 {
-    struct snapshot before = look();
-    uint64_t n_tokens = 77, prompt_before = hash_prompt();
+    struct snapshot old = look();
+    uint64_t n_tokens = 77, held = hash_held();
     bool good = saved_read(&file, input, input_size, header);
+    int expected = good ? expected_status(&old) : CATTN_EFORMAT;
     failing_memory_set(choice.failing);
     int status = cattn_prefix_load(cache, path[0], SAVED_MODEL, strlen(SAVED_MODEL), &n_tokens);
     failed = failing_memory_hit();
@@ -373,16 +473,17 @@ static void load(const struct cattn_save_header *header)
     fuzz_operations++;
     if (status == CATTN_ENOTSUP) /* a build that cannot load */
         return;
+    FUZZ_CHECK(status == expected || (failed && status == CATTN_ENOMEM), "a %s file: %s instead of %s",
+               good ? "good" : "bad", cattn_strerror(status), cattn_strerror(expected));
     if (status) {
         FUZZ_CHECK(n_tokens == 77, "a load that failed says %d tokens", (int)n_tokens);
-        check_refusal(status, good, &before);
+        check_refusal(status, &old);
         return;
     }
-    FUZZ_CHECK(good, "a bad file is loaded");
     FUZZ_CHECK(!failed, "an allocation failed, and nothing was said");
     fuzz_operations += file.header.n_chunks;
-    FUZZ_CHECK(hash_prompt() == prompt_before, "the load changed what was held");
-    check_contents(&before, n_tokens);
+    FUZZ_CHECK(hash_held() == held, "the load changed what was held");
+    check_contents(&old, n_tokens);
     save_again();
     forget_all();
 }
@@ -399,7 +500,7 @@ static void try(const uint8_t *bytes, const uint8_t *data, size_t size, uint64_t
     fill_cache();
     struct cattn_save_header header = cattn_save_header_of(cache);
     if (edit)
-        saved_edit(input, input_size, edit);
+        saved_edit(input, &input_size, edit);
     saved_repair(input, &input_size, &header, choice.repair);
     write_input();
     load(&header);
@@ -419,7 +520,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *bytes = data + SAVED_CHOICES;
     uint64_t how = mix(UINT64_C(0xcbf29ce484222325), data, size);
     uint8_t other[SAVED_CHOICES] = {data[0] ^ (how & 0xe0), (uint8_t)(how >> 8), (uint8_t)(how >> 16),
-                                    SAVED_REPAIR_SUMS | (how >> 24 & how >> 28 & 7)};
+                                    SAVED_REPAIR_SUMS | (how >> 24 & how >> 28 & 7), (uint8_t)(how >> 56)};
     try(data, bytes, size - SAVED_CHOICES, 0);
     try(other, bytes, size - SAVED_CHOICES, (how >> 24) + 1);
     return 0;

@@ -8,7 +8,7 @@
 struct saved_choice saved_choice(const unsigned char bytes[SAVED_CHOICES])
 {
     static const uint32_t sizes[] = {1, 2, 3, 4, 6, 8, 12, 16};
-    unsigned kind = bytes[0], state = bytes[1], slots = bytes[2], how = bytes[3];
+    unsigned kind = bytes[0], state = bytes[1], slots = bytes[2], how = bytes[3], more = bytes[4];
     bool cells = kind & 1;
     return (struct saved_choice){.cells = cells,
                                  .n_layers = 1 + (kind >> 1 & 1),
@@ -20,6 +20,8 @@ struct saved_choice saved_choice(const unsigned char bytes[SAVED_CHOICES])
                                  .flags = (state & 32 ? CATTN_ZERO_FREED : 0) | (state & 64 ? CATTN_NO_RETAIN : 0),
                                  .constant_hash = state & 128,
                                  .n_slots = slots < 200 ? 1 + slots % 40 : 8 * slots,
+                                 .images = more & 3,
+                                 .rival = more & 4,
                                  .repair = how & 15,
                                  .failing = how & 128 ? 1 + (how >> 4 & 7) * 2 + (slots & 1) : 0};
 }
@@ -73,10 +75,42 @@ const char *saved_namespace(unsigned i)
     return names[i];
 }
 
-void saved_prompt(int32_t *tokens, size_t n, unsigned number)
+/* The tokens [first, first + n) of which there are some. */
+static void add_extra(struct saved_prompt *prompt, size_t first, size_t n, const char *id)
 {
+    if (first >= prompt->n)
+        return;
+    prompt->extras[prompt->ext.n_extras++] =
+        (struct cattn_extra){first, n < prompt->n - first ? n : prompt->n - first, id, strlen(id)};
+}
+
+void saved_prompt(struct saved_prompt *prompt, size_t n, unsigned number, unsigned images)
+{
+    prompt->n = n;
+    prompt->ext = (struct cattn_ext){.size = sizeof(prompt->ext), .extras = prompt->extras};
     for (size_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)(i / 7) - (i >= 40 ? (int32_t)number : 0);
+        prompt->tokens[i] = (int32_t)(i / 7) - (i >= 40 ? (int32_t)number : 0);
+    if (images == 3)
+        add_extra(prompt, 0, n, "image");
+    if (images != 1 && images != 2)
+        return;
+    add_extra(prompt, 3, 6, "x");
+    add_extra(prompt, 9, 3, "image");
+    add_extra(prompt, 30, 1, images == 1 ? "y" : "x");
+    add_extra(prompt, 41, 3, "image");
+}
+
+/* What of the extra identities is behind n tokens. */
+static void skip_extras(struct saved_prompt *prompt, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < prompt->ext.n_extras; i++) {
+        struct cattn_extra x = prompt->extras[i];
+        uint64_t end = x.first + x.n, first = x.first < n ? n : x.first;
+        if (end > n)
+            prompt->extras[kept++] = (struct cattn_extra){first - n, end - first, x.id, x.id_len};
+    }
+    prompt->ext.n_extras = kept;
 }
 
 /* K and V that tell positions apart; cells take them as they are. */
@@ -95,15 +129,20 @@ static void store(cattn_cache *cache, cattn_step *step, size_t n_rows)
     }
 }
 
-int saved_feed(cattn_cache *cache, unsigned space, const int32_t *tokens, size_t n, cattn_seq *seq)
+int saved_feed(cattn_cache *cache, unsigned space, const struct saved_prompt *prompt, cattn_seq *seq)
 {
     cattn_step *step;
     cattn_seq made;
     size_t cached;
     const char *name = saved_namespace(space);
+    struct saved_prompt rest = *prompt;
+    rest.ext.extras = rest.extras;
     FUZZ_CHECK(!cattn_step_create(cache, &step), "no step");
-    FUZZ_CHECK(!cattn_seq_open(cache, name, strlen(name), tokens, n, &made, &cached), "no sequence");
-    struct cattn_item item = {.seq = made, .tokens = tokens + cached, .n_tokens = (uint32_t)(n - cached)};
+    FUZZ_CHECK(!cattn_seq_open_ext(cache, name, strlen(name), prompt->tokens, prompt->n, &prompt->ext, &made, &cached),
+               "no sequence");
+    skip_extras(&rest, cached);
+    struct cattn_item item = {
+        .seq = made, .tokens = prompt->tokens + cached, .n_tokens = (uint32_t)(prompt->n - cached), .ext = &rest.ext};
     int status = cattn_step_begin(step, &item, 1);
     FUZZ_CHECK(!status || status == CATTN_EFULL || status == CATTN_ETOOBIG, "begin: %s", cattn_strerror(status));
     if (!status) {

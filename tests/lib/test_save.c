@@ -633,6 +633,7 @@ struct forgery {
     int32_t tokens[3][4];
     uint64_t lengths[4];
     char names[4];      /* two, and two extras */
+    uint32_t n_names;   /* written */
     uint32_t n_written; /* chunks, in the tree and behind it */
     size_t n_more;      /* bytes of the tree that have no meaning */
 };
@@ -646,6 +647,7 @@ static struct forgery honest(const struct cattn_cache *cache)
                         .tokens = {{1, 2, 3, 4}, {5, 6, 7, 8}, {1, 2, 3, 4}},
                         .lengths = {1, 1, 1, 1},
                         .names = {'a', 'b', 'p', 'r'},
+                        .n_names = 4,
                         .n_written = 3};
     x.header.n_chunks = 3;
     x.header.n_spaces = x.header.n_extras = 2;
@@ -665,7 +667,7 @@ static void forge(const struct forgery *x)
         failed |= cattn_output_write(&output, &x->chunks[i], 16) |
                   cattn_output_write(&output, x->extras, i == 1 ? sizeof x->extras : 0) |
                   cattn_output_write(&output, x->tokens[i], 16);
-    for (int i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < x->n_names; i++)
         failed |= cattn_output_write(&output, &x->lengths[i], 8) |
                   cattn_output_write(&output, &x->names[i], x->lengths[i] > 0);
     failed |= cattn_output_write(&output, zeros, x->n_more) | cattn_output_end_section(&output);
@@ -726,6 +728,10 @@ START_TEST(forgeries_are_found_out)
     FORGED(x.chunks[1].pins = 0);                      /* a leaf that nobody wants */
     FORGED(x.chunks[1].space = 1);                     /* not its parent's */
     FORGED(x.names[1] = 'a');                          /* twice the same name */
+    FORGED((x.chunks[2].space = 0, x.tokens[2][0]++)); /* a name without a chunk */
+    FORGED(x.names[3] = 'p');                          /* twice the same bytes */
+    FORGED(x.extras[0].id = 0);                        /* bytes without a token */
+    FORGED(x.extras[1].id = 1);
     FORGED((x.chunks[2].space = 0));                   /* twice the same chunk */
     FORGED((x.lengths[3] = 0, x.header.tree_bytes--)); /* no bytes */
     FORGED(x.extras[1].offset = 0);                    /* a token twice */
@@ -744,7 +750,10 @@ START_TEST(forgeries_are_found_out)
     int32_t honest_tokens[] = {1, 2, 3, 4, 5, 6, TAG + 7, 8};
     ck_assert_uint_eq(cache->tree.extras.tokens.n_used, 2);
     ck_assert_int_eq(pin(cache, 1, honest_tokens, 8), CATTN_ENOTFOUND); /* the first one has bytes, too */
-    x.names[3] = 'p';                                                   /* twice the same bytes: no harm */
+    x.extras[0].id = 0;                                                 /* now it has the same ones */
+    x.header.n_extras = 1;
+    x.n_names = 3;
+    x.header.tree_bytes -= 9;
     forge(&x);
     ck_assert_int_eq(load(cache, NULL), CATTN_OK);
     honest_tokens[4] += TAG;

@@ -55,17 +55,21 @@ SIMD_INLINE void score_i8_tile(struct group *g, const struct block *b, const str
         UNROLL (v, V * SIMD_PARTS)
             s[r][v] = sums_set(q[r]->start);
     }
-    for (size_t four = 0; four < b->k_steps; four++)
-        UNROLL (v, V) {
-            const unsigned char *p = t->at + v * t->vector + four * 64;
-            if (fetch)
-                __builtin_prefetch(p + b->ahead, 0, 2);
-            UNROLL (part, SIMD_PARTS) {
-                const fours x = fours_of_k(p + 64 / SIMD_PARTS * part);
-                UNROLL (r, R)
-                    s[r][v * SIMD_PARTS + part] = sums_add_k(s[r][v * SIMD_PARTS + part], x, q[r]->factors + 2 * four);
+    for (size_t four = 0; four < b->k_steps; four++) {
+        const unsigned char *k = t->at + four * 64;
+        UNROLL (part, SIMD_PARTS) {
+            fours x[MOST_VECTORS];
+            UNROLL (v, V) {
+                if (fetch && !part)
+                    __builtin_prefetch(k + v * t->vector + b->ahead, 0, 2);
+                x[v] = fours_of_k(k + v * t->vector + 64 / SIMD_PARTS * part);
             }
+            UNROLL (r, R)
+                UNROLL (v, V)
+                    s[r][v * SIMD_PARTS + part] =
+                        sums_add_k(s[r][v * SIMD_PARTS + part], x[v], q[r]->factors + 2 * four);
         }
+    }
     UNROLL (r, R)
         UNROLL (v, V)
             vec_store(&g->s[r][token + 16 * v], sums_total(&s[r][v * SIMD_PARTS]));
@@ -97,18 +101,20 @@ SIMD_INLINE void value_i8_tile(struct group *g, const struct block *b, const str
             s[r][v] = sums_set(0);
     for (uint32_t first = b->begin; first < b->n_tokens; first += CATTN_GRANULE) {
         const unsigned char *values = t->at + first / CATTN_GRANULE * t->granule;
-        for (uint32_t token = first; token < first + CATTN_GRANULE; token += 4, values += 64)
-            UNROLL (v, V) {
-                const unsigned char *p = values + v * t->vector;
-                if (fetch)
-                    __builtin_prefetch(p + b->ahead, 0, 2);
-                UNROLL (part, SIMD_PARTS) {
-                    const fours x = fours_of_v(p + 64 / SIMD_PARTS * part);
-                    UNROLL (r, R)
-                        s[r][v * SIMD_PARTS + part] =
-                            sums_add_v(s[r][v * SIMD_PARTS + part], x, g->factors[r] + token / 2);
+        for (uint32_t token = first; token < first + CATTN_GRANULE; token += 4, values += 64) {
+            UNROLL (part, SIMD_PARTS) {
+                fours x[MOST_VECTORS];
+                UNROLL (v, V) {
+                    if (fetch && !part)
+                        __builtin_prefetch(values + v * t->vector + b->ahead, 0, 2);
+                    x[v] = fours_of_v(values + v * t->vector + 64 / SIMD_PARTS * part);
                 }
+                UNROLL (r, R)
+                    UNROLL (v, V)
+                        s[r][v * SIMD_PARTS + part] =
+                            sums_add_v(s[r][v * SIMD_PARTS + part], x[v], g->factors[r] + token / 2);
             }
+        }
     }
     UNROLL (r, R)
         UNROLL (v, V) {

@@ -255,11 +255,11 @@ CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cat
  * that was overwritten).  CATTN_ENOMEM: it could not look.  Slow: for tests. */
 CATTN_API CATTN_CHECK int cattn_cache_selfcheck(const cattn_cache *cache);
 
-/* Draws the tree for Graphviz: namespaces, chunks (their first tokens; dashed: evictable, bold: pinned, dotted: not
- * complete) and sequences (a line to the last thing that each holds).  `write` gets the text in small pieces of n
- * bytes, not terminated; it must not call the cache.  Returns CATTN_OK, or the first of write's results that was not 0,
- * after which it is not called again.  Takes no memory, and time for everything there is: for looking at small caches.
- * CATTN_EINVAL: no cache, or no write. */
+/* Draws the tree for Graphviz: namespaces (a dashed line to the public one that each reads), chunks (their first
+ * tokens; dashed: evictable, bold: pinned, dotted: not complete) and sequences (a line to the last thing that each
+ * holds).  `write` gets the text in small pieces of n bytes, not terminated; it must not call the cache.  Returns
+ * CATTN_OK, or the first of write's results that was not 0, after which it is not called again.  Takes no memory, and
+ * time for everything there is: for looking at small caches. CATTN_EINVAL: no cache, or no write. */
 CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
                                                int (*write)(void *context, const char *text, size_t n), void *context);
 
@@ -353,9 +353,37 @@ CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char
 CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len,
                                             uint64_t *n_tokens);
 
+struct cattn_namespace_config {
+    size_t size;           /* sizeof(struct cattn_namespace_config) */
+    const void *public_ns; /* a namespace that this one reads; NULL: none.  The one with an empty name: any other
+                              pointer, and public_ns_len 0 */
+    size_t public_ns_len;
+};
+
+/* Sets how a namespace is kept: all of the config, for the name, until it is set again; all zero is how it starts.
+ *
+ * A private namespace may read a public one, such as the operator's, whose system prompts are prefilled and pinned once
+ * under the public name.  The private one's sequences find the longest cached prefix that begins with public chunks (or
+ * none) and goes on with chunks of their own namespace (or none); of equal length the one with most public chunks.
+ * What they compute, whole chunks below public ones included, belongs to their own namespace: nothing that a private
+ * sequence does publishes, removes or writes a public chunk, and private namespaces that read the same public one find
+ * nothing of each other.  A step reads a public chunk once for all of them.
+ * Public is whatever others read: sequences of that name are opened, pinned and saved as those of any other, and do not
+ * see what is private.  A namespace that is read cannot read another one.
+ * What is cached in a private namespace counts, is pinned and invalidated under its own name.  A pin of a private
+ * prefix holds the public chunks before it; where all chunks of a prefix are public there is nothing to pin but under
+ * the public name.  Who invalidates the public one invalidates all that read it.
+ *
+ * CATTN_EINVAL, also: ns is public_ns, or is read by others, or public_ns reads another one.  CATTN_EBUSY: what ns
+ * reads would change, and ns has a sequence or a chunk (cattn_namespace_invalidate, after which the name has neither:
+ * what is open goes on as before).  CATTN_ENOMEM. */
+CATTN_API CATTN_CHECK int cattn_namespace_set(cattn_cache *cache, const void *ns, size_t ns_len,
+                                              const struct cattn_namespace_config *config);
+
 /* Forgets all that is cached in a namespace, as one does when the weights behind it have changed: sequences opened from
  * now on find nothing of it.  Its pins are undone, its unreferenced chunks freed.  Sequences that are open (or in the
  * open step) go on with what they have, and share among themselves alone; their chunks are freed as they close.
+ * Namespaces that read this one are invalidated with it: what they have was made by the same weights.  Settings stay.
  * A namespace of which nothing is known: CATTN_OK.  Walks the list of unreferenced chunks, and all chunks if anything
  * is pinned.  CATTN_EINVAL. */
 CATTN_API int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len);

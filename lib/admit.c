@@ -1,6 +1,9 @@
 /* Who is admitted next: in what order, whether there are slots, and whether it is better to wait for a prefix. */
 #include "scheduler.h"
 
+#include "readers.h"
+#include "view.h"
+
 #include <string.h>
 
 /* ---- slots */
@@ -44,9 +47,8 @@ static void look_up(const struct cattn_sched *sched, struct cattn_want *want)
     const struct cattn_tree *tree = &sched->cache->tree;
     if (want->revision == tree->revision)
         return;
-    uint32_t root = cattn_roots_find(&tree->roots, want->ns.bytes, want->ns.length);
-    size_t n = (want->n_tokens - 1) / tree->chunk_tokens;
-    want->n_matched = root == CATTN_NONE ? 0 : cattn_tree_match(tree, root, want->tokens, n, sched->path);
+    struct cattn_view view = cattn_view_named(tree, want->ns.bytes, want->ns.length);
+    want->n_matched = cattn_view_match(tree, view, want->tokens, want->n_tokens - 1, sched->path);
     want->leaf = want->n_matched ? sched->path[want->n_matched - 1] : CATTN_NONE;
     want->revision = tree->revision;
 }
@@ -81,12 +83,19 @@ static size_t common_chunks(const struct cattn_want *a, size_t n_a, const struct
     return i / c;
 }
 
-/* Whether a running request has yet to store chunks that this one, which was looked up, would find if it waited. */
-static bool stores_for(const struct cattn_sched *sched, const struct cattn_want *other, const struct cattn_want *want)
+static bool is_in(const struct cattn_want *want, const void *name, size_t length)
+{
+    return want->ns.length == length && (!length || !memcmp(want->ns.bytes, name, length));
+}
+
+/* Whether a running request has yet to store chunks that this one, which was looked up, would find if it waited: of the
+ * same namespace or of the public one that it reads (NULL: none). */
+static bool stores_for(const struct cattn_sched *sched, const struct cattn_want *other, const struct cattn_want *want,
+                       const struct cattn_root *public)
 {
     size_t c = sched->cache->tree.chunk_tokens;
-    if (other->n_tokens < other->n_held + 2 || other->ns.length != want->ns.length ||
-        (want->ns.length && memcmp(other->ns.bytes, want->ns.bytes, want->ns.length)))
+    if (other->n_tokens < other->n_held + 2 || (!is_in(other, want->ns.bytes, want->ns.length) &&
+                                                !(public && is_in(other, public->name, public->name_length))))
         return false;
     size_t common = common_chunks(want, want->n_tokens - 1, other, other->n_tokens, c);
     return common > want->n_matched && common > other->n_held / c;
@@ -98,9 +107,10 @@ static bool is_coming(const struct cattn_sched *sched, struct cattn_want *want)
     const struct cattn_want *awaited = cattn_sched_find(sched, want->awaited);
     if (awaited && awaited->seq && awaited->n_held == want->awaited_held)
         return true;
+    const struct cattn_root *public = cattn_readers_public(&sched->cache->tree, want->ns.bytes, want->ns.length);
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct cattn_want *other = &sched->wants[sched->running[i]];
-        if (stores_for(sched, other, want)) {
+        if (stores_for(sched, other, want, public)) {
             want->awaited = other->id;
             want->awaited_held = other->n_held;
             return true;

@@ -20,6 +20,8 @@ void cattn_events_close(struct cattn_events *events)
 
 /* ---- FNV-1a, whose numbers the header promises */
 
+#define FNV_BASIS UINT64_C(0xcbf29ce484222325)
+
 static uint64_t hash_byte(uint64_t hash, uint8_t byte)
 {
     return (hash ^ byte) * UINT64_C(0x100000001b3);
@@ -32,9 +34,9 @@ static uint64_t hash_number(uint64_t hash, uint64_t number, int n_bytes)
     return hash;
 }
 
-static uint64_t hash_name(const struct cattn_root *root)
+static uint64_t hash_name(uint64_t hash, const struct cattn_root *root)
 {
-    uint64_t hash = hash_number(UINT64_C(0xcbf29ce484222325), root->name_length, 8);
+    hash = hash_number(hash, root->name_length, 8);
     for (size_t i = 0; i < root->name_length; i++)
         hash = hash_byte(hash, root->name[i]);
     return hash;
@@ -76,7 +78,9 @@ void cattn_events_published(const struct cattn_tree *tree, uint32_t slot)
     const struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
     if (!root->current)
         return;
-    uint64_t before = x->parent == CATTN_NONE ? hash_name(root) : tree->events.hashes[x->parent];
+    uint64_t before = x->parent == CATTN_NONE ? FNV_BASIS : tree->events.hashes[x->parent];
+    if (x->parent == CATTN_NONE || tree->slots[x->parent].root != x->root)
+        before = hash_name(before, root);
     tree->events.hashes[slot] = hash_chunk(before, cattn_tree_tokens(tree, slot), tree->chunk_tokens);
     tell_chunk(tree, slot, CATTN_EVENT_PUBLISHED);
 }

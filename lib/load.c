@@ -7,6 +7,7 @@
 #include "hash.h"
 #include "lock.h"
 #include "memory.h"
+#include "readers.h"
 
 #include <string.h>
 
@@ -46,8 +47,9 @@ struct piece {
 struct space {
     const unsigned char *name;
     size_t length;
-    uint32_t root; /* CATTN_NONE: not known, or not needed */
-    bool held;     /* root is referred to */
+    uint32_t root;   /* CATTN_NONE: not known, or not needed */
+    bool held;       /* root is referred to */
+    uint32_t public; /* the space that it reads, as its chunks go on below some of that; or CATTN_NONE */
 };
 
 /* Finds what is equal: open addressing over numbers + 1, at most half full. */
@@ -255,7 +257,7 @@ static int parse_chunk(struct loader *loader, uint32_t i, const unsigned char **
     struct chunk *parent = &loader->chunks[found.parent];
     parent->has_child = true;
     chunk->depth = parent->depth + 1;
-    return parent->key.space == found.space ? CATTN_OK : CATTN_EFORMAT;
+    return CATTN_OK;
 }
 
 static int parse_space(struct loader *loader, uint32_t i, const unsigned char **at, const unsigned char *end)
@@ -269,7 +271,7 @@ static int parse_space(struct loader *loader, uint32_t i, const unsigned char **
     if (!bytes)
         return CATTN_EFORMAT;
     struct space *space = &loader->spaces[i];
-    *space = (struct space){.name = bytes, .length = (size_t)length, .root = CATTN_NONE};
+    *space = (struct space){.name = bytes, .length = (size_t)length, .root = CATTN_NONE, .public = CATTN_NONE};
     uint64_t hash = cattn_roots_hash(&loader->cache->tree.roots, bytes, space->length);
     uint32_t *entry = find_in_set(loader, hash, equals_space, space);
     if (*entry)
@@ -292,6 +294,42 @@ static int check_chunks(struct loader *loader)
     return CATTN_OK;
 }
 
+/* A space reads one other at most, which reads none. */
+static int find_publics(struct loader *loader)
+{
+    for (uint32_t i = 0; i < loader->header.n_chunks; i++) {
+        const struct key *key = &loader->chunks[i].key;
+        uint32_t above = key->parent == CATTN_NONE ? key->space : loader->chunks[key->parent].key.space;
+        struct space *space = &loader->spaces[key->space];
+        if (above == key->space)
+            continue;
+        if (space->public != CATTN_NONE && space->public != above)
+            return CATTN_EFORMAT;
+        space->public = above;
+    }
+    for (uint32_t i = 0; i < loader->header.n_spaces; i++) {
+        uint32_t public = loader->spaces[i].public;
+        if (public != CATTN_NONE && loader->spaces[public].public != CATTN_NONE)
+            return CATTN_EFORMAT;
+    }
+    return CATTN_OK;
+}
+
+/* Nobody comes to read a namespace by loading a file. */
+static int check_publics(const struct loader *loader)
+{
+    for (uint32_t i = 0; i < loader->header.n_spaces; i++) {
+        const struct space *space = &loader->spaces[i];
+        if (space->public == CATTN_NONE)
+            continue;
+        const struct space *above = &loader->spaces[space->public];
+        const struct cattn_root *public = cattn_readers_public(&loader->cache->tree, space->name, space->length);
+        if (!public || public->name_length != above->length || memcmp(public->name, above->name, above->length))
+            return CATTN_ESTATE;
+    }
+    return CATTN_OK;
+}
+
 static int parse_tree(struct loader *loader)
 {
     const struct cattn_save_header *header = &loader->header;
@@ -305,9 +343,12 @@ static int parse_tree(struct loader *loader)
         status = parse_chunk(loader, i, &at, end);
     for (uint32_t i = 0; !status && i < header->n_spaces; i++)
         status = parse_space(loader, i, &at, end);
-    if (status || at != end)
+    if (status || at != end || find_publics(loader))
         return CATTN_EFORMAT;
-    return empty_set(&loader->set, header->n_chunks) ? CATTN_ENOMEM : check_chunks(loader);
+    if (empty_set(&loader->set, header->n_chunks))
+        return CATTN_ENOMEM;
+    status = check_chunks(loader);
+    return status ? status : check_publics(loader);
 }
 
 /* ---- chunks are cut into nodes */
@@ -360,10 +401,13 @@ static void join_chunks(struct loader *loader, uint32_t i)
     for (uint32_t at = c, k = i; at > 0; k = loader->chunks[k].key.parent) {
         at -= n;
         memcpy(tokens + at, loader->chunks[k].key.tokens, n * sizeof(int32_t));
-        add_piece(loader, k, (struct piece){.node = loader->n_nodes, .at = at});
     }
-    bool made; /* always: no two chunks are equal */
+    bool made; /* unless equal tokens are there twice, once behind public ones */
     chunk->node = node_of(loader, &key, &made);
+    for (uint32_t at = c, k = i; made && at > 0; k = loader->chunks[k].key.parent) {
+        at -= n;
+        add_piece(loader, k, (struct piece){.node = chunk->node, .at = at});
+    }
 }
 
 static int reserve_nodes(struct loader *loader)
@@ -397,7 +441,8 @@ static int make_nodes(struct loader *loader)
             split_chunk(loader, i);
         else if ((chunk->depth + UINT64_C(1)) % (c / n) == 0)
             join_chunks(loader, i);
-        if (chunk->node != CATTN_NONE)
+        /* a pin of a private namespace does not become one of the public chunks above it */
+        if (chunk->node != CATTN_NONE && loader->nodes[chunk->node].key.space == chunk->key.space)
             loader->nodes[chunk->node].pins += chunk->pins;
     }
     return CATTN_OK;
@@ -459,7 +504,10 @@ static int hold_spaces(struct loader *loader)
         struct space *space = &loader->spaces[loader->nodes[i].key.space];
         if (space->held)
             continue;
-        if (space->root == CATTN_NONE && cattn_roots_add(roots, space->name, space->length, &space->root))
+        if (space->root == CATTN_NONE) /* one that reads it may have made it */
+            space->root = cattn_roots_find(roots, space->name, space->length);
+        if (space->root == CATTN_NONE &&
+            cattn_readers_add(&loader->cache->tree, space->name, space->length, &space->root))
             return CATTN_ENOMEM;
         cattn_roots_acquire(roots, space->root);
         space->held = true;
@@ -552,6 +600,15 @@ static void publish(struct loader *loader)
     }
 }
 
+static uint64_t count_pinned_tokens(const struct loader *loader)
+{
+    const struct cattn_tree *tree = &loader->cache->tree;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < loader->n_nodes; i++)
+        n += tree->slots[loader->nodes[i].slot].pinned > 0;
+    return n * tree->chunk_tokens;
+}
+
 /* ---- all of it */
 
 static int check_file(struct loader *loader, const void *model, size_t model_len)
@@ -601,7 +658,7 @@ static int load_pinned(struct cattn_cache *cache, const char *path, const void *
     if (!status)
         status = enter(&loader);
     if (!status && n_tokens)
-        *n_tokens = (uint64_t)loader.n_nodes * cache->shape.chunk_tokens;
+        *n_tokens = count_pinned_tokens(&loader);
     drop_spaces(&loader);
     cattn_input_close(&loader.input);
     cattn_free(loader.tree);

@@ -1,6 +1,8 @@
 /* Pins, namespaces and eviction, as callers ask for them. */
 #include "cache.h"
 
+#include "readers.h"
+
 static bool is_prefix(const cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n)
 {
     return cache && (ns || !ns_len) && (tokens || !n);
@@ -43,6 +45,19 @@ int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len
     return CATTN_LOCKED(cache, invalidate(cache, ns, ns_len));
 }
 
+static int set(struct cattn_cache *cache, const void *ns, size_t ns_len, const struct cattn_namespace_config *config)
+{
+    if (!is_prefix(cache, ns, ns_len, NULL, 0) || !config || !cattn_struct_readable(config, sizeof(*config)) ||
+        (!config->public_ns && config->public_ns_len))
+        return CATTN_EINVAL;
+    return cattn_readers_set(&cache->tree, ns, ns_len, config->public_ns, config->public_ns_len);
+}
+
+int cattn_namespace_set(cattn_cache *cache, const void *ns, size_t ns_len, const struct cattn_namespace_config *config)
+{
+    return CATTN_LOCKED(cache, set(cache, ns, ns_len, config));
+}
+
 /* A sequence that was closed in the open step refers to its root until the step ends. */
 static uint64_t count_closed(const cattn_cache *cache, uint32_t root)
 {
@@ -62,7 +77,7 @@ static int get_usage(const struct cattn_cache *cache, const void *ns, size_t ns_
     if (root == CATTN_NONE)
         return CATTN_ENOTFOUND;
     const struct cattn_root *record = cattn_roots_at(roots, root);
-    stats->n_sequences = record->refs - record->n_slots - count_closed(cache, root);
+    stats->n_sequences = record->refs - record->n_slots - record->n_readers - count_closed(cache, root);
     stats->n_slots = record->n_slots;
     stats->evictable_slots = record->n_evictable;
     stats->pinned_slots = record->n_pinned;

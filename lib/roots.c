@@ -120,6 +120,7 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
                                   .name = copy,
                                   .name_length = length,
                                   .bucket = record->bucket,
+                                  .reads = CATTN_NONE,
                                   .current = true};
     link_root(roots, *root);
     return CATTN_OK;
@@ -130,15 +131,38 @@ void cattn_roots_acquire(struct cattn_roots *roots, uint32_t root)
     cattn_roots_at(roots, root)->refs++;
 }
 
-void cattn_roots_drop(struct cattn_roots *roots, uint32_t root)
+/* Of one without references.  Returns the record that it read. */
+static uint32_t free_root(struct cattn_roots *roots, uint32_t root)
 {
     struct cattn_root *record = cattn_roots_at(roots, root);
-    if (--record->refs)
-        return;
+    uint32_t reads = record->reads;
     cattn_roots_retire(roots, root);
     cattn_free(record->name);
     *record = (struct cattn_root){.next = roots->free, .bucket = record->bucket};
     roots->free = root;
+    if (reads != CATTN_NONE)
+        cattn_roots_at(roots, reads)->n_readers--;
+    return reads;
+}
+
+void cattn_roots_drop(struct cattn_roots *roots, uint32_t root)
+{
+    while (root != CATTN_NONE && !--cattn_roots_at(roots, root)->refs)
+        root = free_root(roots, root);
+}
+
+void cattn_roots_read(struct cattn_roots *roots, uint32_t root, uint32_t public)
+{
+    uint32_t before = cattn_roots_at(roots, root)->reads;
+    cattn_roots_at(roots, root)->reads = public;
+    if (public != CATTN_NONE) {
+        cattn_roots_at(roots, public)->n_readers++;
+        cattn_roots_acquire(roots, public);
+    }
+    if (before != CATTN_NONE) {
+        cattn_roots_at(roots, before)->n_readers--;
+        cattn_roots_drop(roots, before);
+    }
 }
 
 void cattn_roots_retire(struct cattn_roots *roots, uint32_t root)

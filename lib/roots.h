@@ -1,5 +1,6 @@
-/* Root records: a namespace until it is invalidated.  A record lives as long as a sequence or a slot refers to it, its
- * name as long as the record, and a new record under an old name shares nothing with the old one. */
+/* Root records: a namespace until it is invalidated.  A record lives as long as a sequence, a slot or a record that
+ * reads it refers to it, its name as long as the record, and a new record under an old name shares nothing with the old
+ * one. */
 #ifndef CATTN_ROOTS_H
 #define CATTN_ROOTS_H
 
@@ -14,6 +15,9 @@ struct cattn_root {
     uint64_t refs;
     uint64_t hash;
     uint32_t n_slots, n_chunks, n_evictable, n_pinned; /* slots taken; of them: published, unreferenced, pinned */
+    uint32_t n_crossings; /* of the published: those whose parent is a chunk of the record that this one reads */
+    uint32_t reads;       /* the record of a public namespace, referred to; or CATTN_NONE */
+    uint32_t n_readers;   /* records that read this one; none of them is read itself */
     uint64_t hits, misses, evictions;
     unsigned char *name; /* any bytes; NULL: the record is free */
     size_t name_length;
@@ -53,6 +57,9 @@ int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, 
 
 void cattn_roots_acquire(struct cattn_roots *roots, uint32_t root);
 void cattn_roots_drop(struct cattn_roots *roots, uint32_t root); /* the last reference frees the record */
+
+/* The record reads another one from now on, or none (CATTN_NONE). */
+void cattn_roots_read(struct cattn_roots *roots, uint32_t root, uint32_t public);
 
 /* Takes the name away from a record. */
 void cattn_roots_retire(struct cattn_roots *roots, uint32_t root);

@@ -40,6 +40,7 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
                                 .newest = CATTN_NONE,
                                 .seed = seed};
     cattn_roots_init(&tree->roots, seed);
+    cattn_roots_init(&tree->settings, seed);
     tree->index.mask = tree->firsts.mask = (uint32_t)(entries - 1);
     /* calloc leaves big arrays untouched until they are used */
     tree->slots = cattn_calloc(n_slots, sizeof(*tree->slots));
@@ -57,6 +58,7 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
 void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
+    cattn_roots_release(&tree->settings);
     cattn_ghosts_release(&tree->ghosts);
     cattn_events_close(&tree->events);
     cattn_free(tree->slots);
@@ -69,10 +71,17 @@ void cattn_tree_release(struct cattn_tree *tree)
 
 /* ---- hashes and tables */
 
+uint64_t cattn_tree_cross(const struct cattn_tree *tree, uint64_t hash, uint32_t root)
+{
+    return cattn_hash_mix(hash, cattn_roots_at(&tree->roots, root)->id);
+}
+
 uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32_t root)
 {
-    return parent != CATTN_NONE ? tree->slots[parent].hash
-                                : cattn_hash_mix(tree->seed, cattn_roots_at(&tree->roots, root)->id);
+    if (parent == CATTN_NONE)
+        return cattn_tree_cross(tree, tree->seed, root);
+    const struct cattn_slot *above = &tree->slots[parent];
+    return above->root == root ? above->hash : cattn_tree_cross(tree, above->hash, root);
 }
 
 /* Sums of products of two tokens with secret keys added: of all keys, at most one in 2^32 gives two chunks the same
@@ -165,10 +174,11 @@ static void fetch_chunk(const struct cattn_tree *tree, uint64_t hash)
         FETCH(tokens + at);
 }
 
-size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, uint32_t *path)
+size_t cattn_tree_follow(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens, size_t n,
+                         uint32_t *path)
 {
-    uint64_t hashes[AHEAD], above = cattn_tree_above(tree, CATTN_NONE, root);
-    uint32_t c = tree->chunk_tokens, parent = CATTN_NONE;
+    uint64_t hashes[AHEAD], above = cattn_tree_above(tree, parent, root);
+    uint32_t c = tree->chunk_tokens;
     size_t n_hashed = 0, n_fetched = 0, n_found = 0;
     for (; n_found < n; n_found++) {
         size_t ahead = n_found ? n_found + AHEAD : 1; /* most prompts that are not found fail at once */
@@ -184,6 +194,11 @@ size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int3
         path[n_found] = parent;
     }
     return n_found;
+}
+
+size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, uint32_t *path)
+{
+    return cattn_tree_follow(tree, CATTN_NONE, root, tokens, n, path);
 }
 
 uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token)
@@ -227,6 +242,21 @@ uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent,
 
 /* ---- publication */
 
+/* One child more or less of its parent, for a chunk that is published now or ceases to be. */
+static void count_child(struct cattn_tree *tree, const struct cattn_slot *x, int more)
+{
+    struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
+    root->n_chunks += (uint32_t)more;
+    if (x->parent == CATTN_NONE)
+        return;
+    struct cattn_slot *parent = &tree->slots[x->parent];
+    parent->children += (uint32_t)more;
+    if (parent->root != x->root) {
+        parent->crossings += (uint32_t)more;
+        root->n_crossings += (uint32_t)more;
+    }
+}
+
 void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
 {
     struct cattn_slot *x = &tree->slots[slot];
@@ -246,9 +276,7 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
     } else {
         insert_entry(&tree->firsts, slot, x->first_tag);
     }
-    if (x->parent != CATTN_NONE)
-        tree->slots[x->parent].children++;
-    cattn_roots_at(&tree->roots, x->root)->n_chunks++;
+    count_child(tree, x, 1);
     if (tree->events.call)
         cattn_events_published(tree, slot);
 }
@@ -267,9 +295,7 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
         remove_entry(&tree->firsts, slot, x->first_tag);
     if (x->older != CATTN_NONE)
         tree->slots[x->older].newer = x->newer;
-    if (x->parent != CATTN_NONE)
-        tree->slots[x->parent].children--;
-    cattn_roots_at(&tree->roots, x->root)->n_chunks--;
+    count_child(tree, x, -1);
     x->published = false;
     tree->revision++;
 }
@@ -416,17 +442,38 @@ void cattn_tree_evict(struct cattn_tree *tree, uint32_t n)
 
 /* ---- pins and namespaces */
 
-/* The last of the whole chunks of the tokens; CATTN_NONE unless all are cached. */
-static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n)
+static uint32_t find_child(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens)
+{
+    return cattn_tree_find(tree, parent, root, tokens,
+                           cattn_tree_hash(tree, cattn_tree_above(tree, parent, root), tokens));
+}
+
+/* The last of the whole chunks of the tokens, all of one root below a parent; CATTN_NONE unless all are cached. */
+static uint32_t descend(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens, size_t n)
 {
     uint32_t slot = CATTN_NONE;
-    for (size_t c = tree->chunk_tokens; n >= c; tokens += c, n -= c) {
-        uint64_t hash = cattn_tree_hash(tree, cattn_tree_above(tree, slot, root), tokens);
-        slot = cattn_tree_find(tree, slot, root, tokens, hash);
+    for (size_t c = tree->chunk_tokens; n >= c; tokens += c, n -= c, parent = slot) {
+        slot = find_child(tree, parent, root, tokens);
         if (slot == CATTN_NONE)
             break;
     }
     return slot;
+}
+
+/* The same for a path from the root, which may begin with chunks that the root reads but ends with one of its own; with
+ * most that it reads.  pinned: pins end there. */
+static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, bool pinned)
+{
+    uint32_t leaf = CATTN_NONE, parent = CATTN_NONE, public = cattn_roots_at(&tree->roots, root)->reads;
+    for (size_t c = tree->chunk_tokens; n >= c; tokens += c, n -= c) {
+        uint32_t slot = descend(tree, parent, root, tokens, n);
+        if (slot != CATTN_NONE && (!pinned || tree->slots[slot].pins))
+            leaf = slot;
+        parent = public == CATTN_NONE ? CATTN_NONE : find_child(tree, parent, public, tokens);
+        if (parent == CATTN_NONE)
+            break;
+    }
+    return leaf;
 }
 
 static void count_pinned(struct cattn_tree *tree, uint32_t slot, int more)
@@ -450,7 +497,7 @@ void cattn_tree_add_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n)
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
-    uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
+    uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n, false);
     if (leaf == CATTN_NONE)
         return CATTN_ENOTFOUND;
     if (tree->n_pins == UINT32_MAX)
@@ -476,40 +523,63 @@ static void remove_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n)
 int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
-    uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
-    if (leaf == CATTN_NONE || !tree->slots[leaf].pins)
+    uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n, true);
+    if (leaf == CATTN_NONE)
         return CATTN_ENOTFOUND;
     remove_pins(tree, leaf, 1);
     return CATTN_OK;
 }
 
-static void free_unreferenced(struct cattn_tree *tree, uint32_t root)
+static bool has_name(const struct cattn_tree *tree, uint32_t slot)
+{
+    return cattn_roots_at(&tree->roots, tree->slots[slot].root)->current;
+}
+
+/* Undoes the pins of roots that lost their names, and frees what nobody refers to. */
+static void sweep(struct cattn_tree *tree)
 {
     for (uint32_t slot = tree->oldest; slot != CATTN_NONE;) {
         uint32_t next = tree->slots[slot].next;
-        if (tree->slots[slot].root == root) {
+        if (!has_name(tree, slot)) {
             unlink_slot(tree, slot);
             free_slot(tree, slot);
         }
         slot = next;
     }
+    for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {
+        if (tree->slots[slot].root != CATTN_NONE && tree->slots[slot].pins && !has_name(tree, slot))
+            remove_pins(tree, slot, tree->slots[slot].pins);
+    }
 }
 
-void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length)
+/* Takes the name away from its root.  False: it had none. */
+static bool retire_name(struct cattn_tree *tree, const void *name, size_t length)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
     cattn_ghosts_remove(&tree->ghosts, cattn_roots_hash(&tree->roots, name, length));
     if (root == CATTN_NONE)
-        return;
-    cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */
+        return false;
     if (tree->events.call)
         cattn_events_cleared(tree, root);
     cattn_roots_retire(&tree->roots, root);
     tree->revision++;
-    free_unreferenced(tree, root);
-    for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {
-        if (tree->slots[slot].root == root && tree->slots[slot].pins)
-            remove_pins(tree, slot, tree->slots[slot].pins);
+    return true;
+}
+
+void cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length)
+{
+    const struct cattn_roots *settings = &tree->settings;
+    uint32_t setting = cattn_roots_find(settings, name, length);
+    uint32_t n_readers = setting == CATTN_NONE ? 0 : cattn_roots_at(settings, setting)->n_readers;
+    bool retired = false;
+    for (uint32_t i = 0; n_readers; i++) {
+        const struct cattn_root *reader = cattn_roots_at(settings, i);
+        if (reader->name && reader->reads == setting) {
+            retired |= retire_name(tree, reader->name, reader->name_length);
+            n_readers--;
+        }
     }
-    cattn_roots_drop(&tree->roots, root);
+    retired |= retire_name(tree, name, length);
+    if (retired)
+        sweep(tree);
 }

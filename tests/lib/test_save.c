@@ -671,9 +671,12 @@ START_TEST(forgeries_are_found_out)
     FORGED(x.n_more = 8);
     FORGED((x.n_more = 8, x.header.tree_bytes += 8));
     FORGED(x.chunks[1].pins = 0);    /* a leaf that nobody wants */
-    FORGED(x.chunks[1].space = 1);   /* not its parent's */
     FORGED(x.names[1] = 'a');        /* twice the same name */
     FORGED((x.chunks[2].space = 0)); /* twice the same chunk */
+    struct forgery crossing = honest(victim);
+    crossing.chunks[1].space = 1; /* not its parent's, which that space does not read */
+    forge(&crossing);
+    expect_refusal(victim, CATTN_ESTATE);
     destroy(victim);
 
     struct cattn_cache *cache = make(20, 4, 0);

@@ -673,6 +673,8 @@ START_TEST(forgeries_are_found_out)
     FORGED(x.chunks[1].pins = 0);    /* a leaf that nobody wants */
     FORGED(x.names[1] = 'a');        /* twice the same name */
     FORGED((x.chunks[2].space = 0)); /* twice the same chunk */
+    /* two namespaces that go on below each other */
+    FORGED((x.chunks[1].space = 1, x.chunks[2].parent = 1, x.chunks[2].space = 0, x.chunks[2].pins = 1));
     struct forgery crossing = honest(victim);
     crossing.chunks[1].space = 1; /* not its parent's, which that space does not read */
     forge(&crossing);

@@ -68,7 +68,7 @@ enum cattn_status {
     CATTN_ENOMEM = -2,    /* host memory could not be had */
     CATTN_EFULL = -3,     /* the pool has too few free and evictable slots now; close sequences and retry */
     CATTN_ETOOBIG = -4,   /* the items can never fit in this pool */
-    CATTN_EBUSY = -5,     /* the sequence is in the open step */
+    CATTN_EBUSY = -5,     /* the sequence is in the open step; the namespace has a sequence or a chunk */
     CATTN_ESTATE = -6,    /* not possible now: no step open, a step open already, a layer not written ... */
     CATTN_ENOTFOUND = -7, /* nothing of that name */
     CATTN_ENOTSUP = -8,   /* backend, kernel or data type not usable on this machine; not in this build */
@@ -132,13 +132,16 @@ enum cattn_flags {
 
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the
  * namespace, and the tokens from the first to the last of the chunk (4 bytes each, lowest first); what comes to 0
- * counts as 1, and the hash of a longer prefix goes on from the hash of the shorter one.  It is the same in every cache
- * with chunks of that size.  It is no secret and not made to withstand an attack: who must be sure compares tokens. */
+ * counts as 1, and the hash of a longer prefix goes on from the hash of the shorter one.  Where a private namespace
+ * goes on behind a public prefix (cattn_namespace_set), ns_len and the bytes of the private one come between the public
+ * tokens and its own; `parent` is the hash of the public prefix, as it was told of.  It is the same in every cache with
+ * chunks of that size.  It is no secret and not made to withstand an attack: who must be sure compares tokens. */
 enum cattn_event_kind {
     CATTN_EVENT_PUBLISHED = 1, /* a chunk is cached: prompts that have it can find it.  Parents come before children */
     CATTN_EVENT_REMOVED = 2,   /* it is cached no more: evicted, not retained, or reopened by a truncate.  Children go
                                   before parents */
-    CATTN_EVENT_CLEARED = 3    /* nothing that was published in the namespace is cached any more: it was invalidated.
+    CATTN_EVENT_CLEARED = 3    /* nothing that was published in the namespace is cached any more: it was invalidated, or
+                                  the one that it reads was (of which is told after its readers).
                                   What sequences that are still open go on with is not told of */
 };
 
@@ -222,7 +225,9 @@ enum cattn_reason {
                               one follows.  No cached chunk has more in common with the prompt, or (where more than 8
                               begin with the same token) none of the newest 8 */
     CATTN_WHY_ENDS = 5,    /* nothing is cached behind the tokens found, which end a chunk: no request has gone on
-                              from there, or none has ended the step in which it filled a chunk */
+                              from there, or none has ended the step in which it filled a chunk.  What other readers
+                              of a public namespace have behind its chunks does not count; chunks of one's own behind
+                              any of them do (CATTN_WHY_DIFFERS) */
     CATTN_N_WHY = 6        /* how many there are */
 };
 
@@ -266,8 +271,9 @@ CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
 /* ---- sequences -------------------------------------------------------------------------------------- */
 
 /* Opens a sequence and matches the start of its prompt against what is cached in the namespace ns[0..ns_len)
- * (any bytes; ns_len 0 is a namespace like others; different namespaces never share).  At most the first n-1
- * tokens are matched, so that at least one row is computed; the match may end inside a chunk.
+ * (any bytes; ns_len 0 is a namespace like others; different namespaces never share, but for what cattn_namespace_set
+ * lets one read).  At most the first n-1 tokens are matched, so that at least one row is computed; the match may end
+ * inside a chunk.
  * The sequence then holds *n_cached tokens (n_cached may be NULL); give the rest, tokens[*n_cached..n), to
  * cattn_step_begin.
  * Takes no slot and cannot fail for space.  The tokens are copied.  Allowed while a step is open: what the
@@ -316,8 +322,8 @@ CATTN_API const char *cattn_strwhy(uint32_t reason);
  * All must be cached: feed a sequence those tokens, end the step, pin, close the sequence.  A pinned chunk counts as
  * used; a pool that is pinned full cannot run a step (CATTN_EFULL, or CATTN_ETOOBIG).
  * Allowed while a step is open, which changes nothing for the step; what the step computes is not cached yet.
- * CATTN_EINVAL.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.  CATTN_ENOMEM: 2^32 - 1 pins
- * are held already. */
+ * CATTN_EINVAL.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached, or all of them are those of a
+ * public namespace that ns reads.  CATTN_ENOMEM: 2^32 - 1 pins are held already. */
 CATTN_API CATTN_CHECK int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
                                            size_t n);
 
@@ -327,15 +333,16 @@ CATTN_API CATTN_CHECK int cattn_prefix_unpin(cattn_cache *cache, const void *ns,
                                              size_t n);
 
 /* Writes all pinned prefixes of all namespaces to a file: their tokens, pins, and K and V of all layers, each chunk
- * once.  model[0..model_len) names what made these K and V: the weights and their revision, the adapter, the rotary
- * settings and whatever else changes them (any bytes; which ones is the engine's choice; model_len 0 is a name too).
- * The file is written beside path, as path.tmpXXXXXX (six characters that the system picks), brought to the disk and
- * then renamed.  A call that fails removes it, and path is as it was; only where the system fails to bring that change
- * of name to the disk (CATTN_EIO) is path the new file already.  A crash leaves what was at path, or the new file, and
- * perhaps the one beside it, which can be removed.  A symbolic link is replaced, not followed.
- * The file is readable for its owner alone (mode 0600): it is as good as the text of the prompts.  Allowed while a step
- * is open.  CATTN_EINVAL, also: something that is no regular file is at path.  CATTN_ENOTSUP: this build cannot save
- * (it was made without zlib, or for a system without POSIX files or with big-endian numbers).  CATTN_ENOMEM, CATTN_EIO.
+ * once (public chunks before private ones, too, as what they are).  model[0..model_len) names what made these K and V:
+ * the weights and their revision, the adapter, the rotary settings and whatever else changes them (any bytes; which
+ * ones is the engine's choice; model_len 0 is a name too). The file is written beside path, as path.tmpXXXXXX (six
+ * characters that the system picks), brought to the disk and then renamed.  A call that fails removes it, and path is
+ * as it was; only where the system fails to bring that change of name to the disk (CATTN_EIO) is path the new file
+ * already.  A crash leaves what was at path, or the new file, and perhaps the one beside it, which can be removed.  A
+ * symbolic link is replaced, not followed. The file is readable for its owner alone (mode 0600): it is as good as the
+ * text of the prompts.  Allowed while a step is open.  CATTN_EINVAL, also: something that is no regular file is at
+ * path.  CATTN_ENOTSUP: this build cannot save (it was made without zlib, or for a system without POSIX files or with
+ * big-endian numbers).  CATTN_ENOMEM, CATTN_EIO.
  */
 CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char *path, const void *model,
                                             size_t model_len);
@@ -344,12 +351,14 @@ CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char
  * that are cached already stay as they are; for the others the least recently used are evicted as far as needed.
  * The bits of K and V are those saved, whatever kernel this cache has; layers, KV heads, head sizes, kv_dtype and model
  * must be equal.  chunk_tokens may differ: a prefix keeps its whole chunks, and tokens behind them are dropped, as is a
- * pin that has no whole chunk.  *n_tokens (if not NULL): tokens that the file's pins hold now, shared ones counted
- * once.  All or nothing: the whole file is checked before anything changes.  Only a file that changes while it is read,
- * or a disk that fails then, may cost unreferenced chunks (and still nothing is published).  A checksum is no
- * signature: what anyone else could write to is not to be loaded.  CATTN_EINVAL, also: path is no regular file.
- * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool has not so many slots.  CATTN_EFULL: not so
- * many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.  CATTN_EIO, CATTN_ENOTSUP. */
+ * pin that has no whole chunk (of a private namespace: none of its own).  *n_tokens (if not NULL): tokens that the
+ * file's pins hold now, shared ones counted once.  All or nothing: the whole file is checked before anything changes.
+ * Only a file that changes while it is read, or a disk that fails then, may cost unreferenced chunks (and still nothing
+ * is published).  A checksum is no signature: what anyone else could write to is not to be loaded.  CATTN_EINVAL, also:
+ * path is no regular file. CATTN_ESTATE: a step is open; after CATTN_EFORMAT also: a private namespace of the file goes
+ * on behind a public one that it does not read in this cache (cattn_namespace_set).  CATTN_EFORMAT.  CATTN_ETOOBIG: the
+ * pool has not so many slots.  CATTN_EFULL: not so many free and evictable ones.  CATTN_ENOMEM, also: pins as in
+ * cattn_prefix_pin.  CATTN_EIO, CATTN_ENOTSUP. */
 CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len,
                                             uint64_t *n_tokens);
 
@@ -399,8 +408,9 @@ struct cattn_usage {
 };
 
 /* What one namespace has, and has had since it was first opened or last invalidated (what sequences older than that go
- * on with is not counted).  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk; its counts are
- * forgotten. */
+ * on with is not counted).  Public chunks count in the public namespace, what a private one's steps found there in the
+ * private one.  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk, nor has a namespace that reads
+ * it; its counts are forgotten. */
 CATTN_API CATTN_CHECK int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len,
                                                 struct cattn_usage *stats);
 

@@ -123,7 +123,7 @@ size_t engine_open(struct engine *e, struct toy *toy, uint64_t space, const int3
 {
     size_t n_cached = SIZE_MAX;
     memset(toy, 0, sizeof *toy);
-    toy->space = space;
+    toy->space = e->one_model ? 0 : space;
     int status = cattn_seq_open(e->cache, &space, space ? sizeof space : 0, tokens, n, &toy->seq, &n_cached);
     CHECK(status == CATTN_OK, "open: %s", cattn_strerror(status));
     CHECK(n_cached == 0 || n_cached < n, "%zu of %zu tokens cached", n_cached, n);

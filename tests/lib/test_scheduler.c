@@ -460,6 +460,28 @@ START_TEST(what_becomes_public_is_waited_for)
 }
 END_TEST
 
+/* One that did not fit does when more of its prompt is there. */
+START_TEST(a_setting_is_heeded_at_once)
+{
+    struct run *run = make_run(14, (struct cattn_sched_config){.max_batch = 4});
+    struct expected *blocker = make_request(run, 1, 9, 0, 20), *x = make_request(run, 2, 8, 1, 10);
+    ck_assert_int_eq(cattn_seq_close(run->small.cache, small_prefill(&run->small, x->text, 8)), CATTN_OK);
+    ck_assert_int_eq(cattn_prefix_pin(run->small.cache, "ns", 2, x->text, 8), CATTN_OK);
+    x->ns = "other";
+    submit(run, blocker);
+    submit(run, x);
+    for (int i = 0; i < 3; i++)
+        run_step(run);
+    ck_assert(blocker->running && !x->running);
+    read_public(run);
+    run_step(run);
+    ck_assert(x->running && !blocker->done);
+    ck_assert_int_eq(cattn_prefix_unpin(run->small.cache, "ns", 2, x->text, 8), CATTN_OK);
+    run_all(run);
+    free_run(run);
+}
+END_TEST
+
 START_TEST(first_come_first_served)
 {
     struct run *run = make_run(100, (struct cattn_sched_config){.max_batch = 1, .max_rows = 64});
@@ -815,6 +837,7 @@ int main(void)
     tcase_add_test(tests, a_small_pool_makes_progress);
     tcase_add_test(tests, equal_prompts_are_computed_once);
     tcase_add_test(tests, what_becomes_public_is_waited_for);
+    tcase_add_test(tests, a_setting_is_heeded_at_once);
     tcase_add_test(tests, first_come_first_served);
     tcase_add_test(tests, those_that_share_run_together);
     tcase_add_test(tests, nobody_is_passed_for_ever);

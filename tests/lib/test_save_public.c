@@ -95,12 +95,12 @@ static int unpin(struct cattn_cache *cache, int space, const int32_t *tokens, si
 
 static int save(const struct cattn_cache *cache)
 {
-    return cattn_prefix_save(cache, path, NULL, 0);
+    return cattn_prefix_save(cache, path, "model", 5);
 }
 
 static int load(struct cattn_cache *cache, uint64_t *n_tokens)
 {
-    int status = cattn_prefix_load(cache, path, NULL, 0, n_tokens);
+    int status = cattn_prefix_load(cache, path, "model", 5, n_tokens);
     ck_assert_int_eq(cattn_cache_selfcheck(cache), CATTN_OK);
     return status;
 }
@@ -177,7 +177,7 @@ START_TEST(settings_come_before_files)
     int status = CATTN_ENOMEM; /* with each allocation failing first */
     for (size_t fail_at = 1; status == CATTN_ENOMEM; fail_at++) {
         failing_memory_set(fail_at);
-        status = cattn_prefix_load(to, path, NULL, 0, &n_tokens);
+        status = cattn_prefix_load(to, path, "model", 5, &n_tokens);
         ck_assert_int_eq(status == CATTN_ENOMEM, failing_memory_hit());
         failing_memory_set(0);
         ck_assert_int_eq(cattn_cache_selfcheck(to), CATTN_OK);

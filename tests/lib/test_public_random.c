@@ -1,6 +1,8 @@
 /* Random calls on namespaces that read each other, on a small tree.  What a prompt finds is compared with a search of
  * all slots that knows no index and no order; each cell says in which namespace it was computed, so that one that got
- * where it must not be is found out; allocations are made to fail. */
+ * where it must not be is found out; allocations are made to fail.
+ *
+ * A token is 0 or 1, and 2 or 4 more if it has the one or the other extra identity. */
 #include "failing_memory.h"
 #include "small.h"
 #include "support/random.h"
@@ -24,14 +26,56 @@ static struct rng rng;
 static struct place places[MAX_SEQUENCES];
 static int reads[N_NAMES]; /* what each reads; -1: none */
 static uint64_t reserves[N_NAMES], limits[N_NAMES], now;
-static bool step_open, failing, quotas;
-static size_t n_crossed, n_failed, n_ties; /* that the runs met what they are for */
+static bool step_open, failing, quotas, images;
+static size_t n_crossed, n_failed, n_ties, n_images, n_full; /* that the runs met what they are for */
 
 /* ---- cells */
 
 static const struct cattn_tree *tree(void)
 {
     return &small.cache->tree;
+}
+
+/* A token as it is kept, and as it is meant here. */
+static int32_t meant(int32_t token)
+{
+    const struct cattn_extras *extras = &tree()->extras;
+    if (token >= 0)
+        return token;
+    const struct cattn_interned *id = &extras->ids.records[cattn_extras_id(extras, token)];
+    ck_assert(id->length >= 1 && id->length <= 2 && !memcmp(id->bytes, "ii", id->length));
+    return cattn_extras_token(extras, token) + 2 * (int32_t)id->length;
+}
+
+static int32_t token_at(uint32_t slot, size_t i)
+{
+    return meant(cattn_tree_tokens(tree(), slot)[i]);
+}
+
+/* What a call is given of tokens. */
+struct given {
+    int32_t tokens[LONGEST];
+    struct cattn_extra extras[LONGEST];
+    struct cattn_ext ext;
+};
+
+static struct given give(const int32_t *tokens, size_t n)
+{
+    struct given given = {.ext = {.size = sizeof given.ext}};
+    for (size_t i = 0; i < n; i++) {
+        given.tokens[i] = tokens[i] % 2;
+        if (tokens[i] > 1)
+            given.extras[given.ext.n_extras++] = (struct cattn_extra){i, 1, "ii", (size_t)tokens[i] / 2};
+    }
+    n_images += given.ext.n_extras > 0;
+    return given;
+}
+
+/* NULL where there are none, now and then. */
+static const struct cattn_ext *ext_of(struct given *given)
+{
+    given->ext.extras = given->extras;
+    return given->ext.n_extras || rng_chance(&rng, 50) ? &given->ext : NULL;
 }
 
 /* 56 bits of all tokens up to it, below those of the namespace. */
@@ -62,7 +106,7 @@ static void check_cells(uint32_t slot)
         const struct cattn_slot *x = &tree()->slots[path[--n]];
         for (uint32_t i = 0; i < x->fill && i < c; i++) {
             uint64_t found = cells_of(small.cache->store, 0, path[n])[i];
-            cell = cell_of(0, cell, cattn_tree_tokens(tree(), path[n])[i]);
+            cell = cell_of(0, cell, token_at(path[n], i));
             ck_assert_uint_eq(found << 8, cell << 8);
             int made_for = (int)(found >> 56) - 1;
             CHECK(made_for == name_of(x->root) ||
@@ -122,8 +166,7 @@ static void search(uint32_t parent, size_t depth, size_t n_public, uint32_t own,
         if (x->root == CATTN_NONE || !x->published || x->parent != parent || (x->root != own && x->root != public))
             continue;
         size_t common = 0;
-        while (common < c && depth * c + common < n &&
-               cattn_tree_tokens(tree(), slot)[common] == tokens[depth * c + common])
+        while (common < c && depth * c + common < n && token_at(slot, common) == tokens[depth * c + common])
             common++;
         if (common == c)
             search(slot, depth + 1, n_public + (x->root == public), own, public, whole, tokens, n, best);
@@ -211,9 +254,9 @@ static bool disarm(int status)
 
 static size_t draw_tokens(int32_t *tokens)
 {
-    size_t n = rng_below(&rng, LONGEST);
+    size_t n = rng_below(&rng, LONGEST), first = rng_below(&rng, 3 * LONGEST), image = 2 * rng_between(&rng, 1, 2);
     for (size_t i = 0; i < n; i++)
-        tokens[i] = rng_chance(&rng, 8);
+        tokens[i] = rng_chance(&rng, 8) + (images && i >= first ? (int32_t)image : 0);
     return n;
 }
 
@@ -240,9 +283,12 @@ static void open_one(void)
     search(CATTN_NONE, 0, 0, current_root(names[name]),
            reads[name] < 0 ? CATTN_NONE - 1 : current_root(names[reads[name]]), false, tokens, n ? n - 1 : 0, &best);
     cattn_seq seq;
+    struct given given = give(tokens, n);
+    const struct cattn_ext *ext = ext_of(&given);
     do {
         arm();
-        status = cattn_seq_open(small.cache, names[name], strlen(names[name]), tokens, n, &seq, &n_cached);
+        status =
+            cattn_seq_open_ext(small.cache, names[name], strlen(names[name]), given.tokens, n, ext, &seq, &n_cached);
     } while (disarm(status));
     ck_assert_int_eq(status, CATTN_OK);
     *place = (struct place){.seq = seq, .name = name};
@@ -292,8 +338,10 @@ static void pin_one(void)
     int32_t tokens[LONGEST];
     size_t n = draw_tokens(tokens);
     const char *name = names[draw_name()];
-    int status = rng_chance(&rng, 30) ? cattn_prefix_pin(small.cache, name, strlen(name), tokens, n, NULL)
-                                      : cattn_prefix_unpin(small.cache, name, strlen(name), tokens, n, NULL);
+    struct given given = give(tokens, n);
+    const struct cattn_ext *ext = ext_of(&given);
+    int status = rng_chance(&rng, 30) ? cattn_prefix_pin(small.cache, name, strlen(name), given.tokens, n, ext)
+                                      : cattn_prefix_unpin(small.cache, name, strlen(name), given.tokens, n, ext);
     ck_assert(status == CATTN_OK || status == CATTN_ENOTFOUND);
 }
 
@@ -315,6 +363,21 @@ static void evict_some(void)
     ck_assert_int_eq(cattn_cache_evict(small.cache, rng_below(&rng, 3), NULL), CATTN_OK);
 }
 
+/* How all chunks are kept that are not of the namespace. */
+static uint64_t kept_of_others(const char *name)
+{
+    uint64_t hash = 1;
+    uint32_t own = current_root(name);
+    for (uint32_t slot = 0; slot < tree()->n_touched; slot++) {
+        struct cattn_rank none = {.end = CATTN_NEVER};
+        const struct cattn_rank *x = tree()->order.ranks ? &tree()->order.ranks[slot] : &none;
+        uint64_t numbers[] = {slot, (uint64_t)x->priority, x->end, x->retained, x->over};
+        if (tree()->slots[slot].root != CATTN_NONE && tree()->slots[slot].root != own)
+            hash = mix(hash, numbers, sizeof numbers);
+    }
+    return hash;
+}
+
 /* Priorities and times for what is there, and a clock that goes on. */
 static void retain_one(void)
 {
@@ -323,13 +386,17 @@ static void retain_one(void)
     const char *name = names[draw_name()];
     struct cattn_retention retention = {
         .size = sizeof retention, .priority = (int32_t)rng_below(&rng, 3), .ttl = rng_below(&rng, 20)};
+    const struct cattn_retention *how = rng_chance(&rng, 80) ? &retention : NULL;
+    struct given given = give(tokens, n);
+    const struct cattn_ext *ext = ext_of(&given);
+    uint64_t others = kept_of_others(name);
     int status;
     do {
         arm();
-        status = cattn_prefix_retain(small.cache, name, strlen(name), tokens, n, NULL,
-                                     rng_chance(&rng, 80) ? &retention : NULL);
+        status = cattn_prefix_retain(small.cache, name, strlen(name), given.tokens, n, ext, how);
     } while (disarm(status));
     ck_assert(status == CATTN_OK || status == CATTN_ENOTFOUND);
+    ck_assert_uint_eq(kept_of_others(name), others);
     ck_assert_int_eq(cattn_cache_advance(small.cache, now += rng_below(&rng, 5)), CATTN_OK);
 }
 
@@ -387,46 +454,106 @@ static void set_one(void)
     limits[name] = limit;
 }
 
-/* Rows of an item if no other item comes before it. */
-static uint32_t expected_rows(const struct cattn_item *item)
+/* What an item finds that the sequence does not hold yet, if no other item comes before it: in whole chunks. */
+static struct found find_more(const struct cattn_item *item, const int32_t *tokens)
 {
     const struct cattn_sequence *sequence = cattn_sequence_find(small.cache, item->seq);
     int32_t text[1024];
-    size_t held = sequence->n_tokens, c = tree()->chunk_tokens, end = held + item->n_tokens;
-    memcpy(text, sequence->tokens, held * sizeof *text);
-    memcpy(text + held, item->tokens, item->n_tokens * sizeof *text);
+    size_t held = sequence->n_tokens, whole = sequence->n_chunks;
+    for (size_t i = 0; i < held; i++)
+        text[i] = meant(sequence->tokens[i]);
+    memcpy(text + held, tokens, item->n_tokens * sizeof *text);
     struct found best = {0};
     uint32_t public = cattn_roots_at(&tree()->roots, sequence->root)->reads;
-    search(sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE, sequence->n_chunks, 0,
-           sequence->root, public == CATTN_NONE ? CATTN_NONE - 1 : public, true, text, end, &best);
-    size_t n = best.n_tokens > sequence->n_chunks * c ? end - best.n_tokens : item->n_tokens;
-    n = n < 1 ? 1 : n;
-    return n < item->n_tokens ? (uint32_t)n : item->n_tokens;
+    search(whole ? sequence->chunks[whole - 1] : CATTN_NONE, whole, 0, sequence->root,
+           public == CATTN_NONE ? CATTN_NONE - 1 : public, true, text, held + item->n_tokens, &best);
+    best.n_tokens -= whole * tree()->chunk_tokens;
+    return best;
+}
+
+static uint32_t expected_rows(const struct cattn_item *item, const struct found *found)
+{
+    const struct cattn_sequence *sequence = cattn_sequence_find(small.cache, item->seq);
+    size_t known = sequence->t < found->n_tokens ? found->n_tokens - sequence->t : 0;
+    return known + 1 < item->n_tokens ? (uint32_t)(item->n_tokens - known) : 1;
+}
+
+/* Whether a step of one item may be refused for want of slots: in the pool, or for the limit of its namespace, for
+ * which public chunks that it finds do not count. */
+static bool may_be_full(const struct cattn_item *item, const struct found *found)
+{
+    const struct cattn_sequence *sequence = cattn_sequence_find(small.cache, item->seq);
+    const struct cattn_root *x = cattn_roots_at(&tree()->roots, sequence->root);
+    size_t c = tree()->chunk_tokens, all = (sequence->t + item->n_tokens + c - 1) / c, own = all - found->n_public;
+    uint64_t reserved = 0;
+    for (int name = 0; name < N_NAMES; name++)
+        reserved += reserves[name];
+    return all + reserved > (uint64_t)tree()->n_free + tree()->n_evictable ||
+           (x->limit && x->n_slots + own > (uint64_t)x->limit + x->n_evictable);
+}
+
+/* Slots of a name; of them, those of chunks whose time is over. */
+struct slots {
+    uint64_t n, n_over;
+};
+
+static struct slots count_slots(int name)
+{
+    uint32_t root = current_root(names[name]);
+    struct slots slots = {0, 0};
+    for (uint32_t slot = 0; slot < tree()->n_touched; slot++) {
+        slots.n += tree()->slots[slot].root == root;
+        slots.n_over += tree()->slots[slot].root == root && cattn_order_is_over(tree(), slot);
+    }
+    return slots;
+}
+
+/* No name came above its limit, and all are left with their reserves. */
+static void check_quotas(const struct slots *slots)
+{
+    for (int name = 0; name < N_NAMES; name++) {
+        uint64_t n = count_slots(name).n, least = slots[name].n < reserves[name] ? slots[name].n : reserves[name];
+        ck_assert(!limits[name] || n <= limits[name] || n <= slots[name].n);
+        ck_assert_uint_ge(n + slots[name].n_over, least);
+    }
 }
 
 static void begin(void)
 {
     static int32_t tokens[MAX_SEQUENCES][LONGEST];
+    static struct given given[MAX_SEQUENCES];
     struct cattn_item items[MAX_SEQUENCES];
     struct place *chosen[MAX_SEQUENCES];
     uint32_t rows[MAX_SEQUENCES];
-    size_t n_items = 0, first = rng_below(&rng, MAX_SEQUENCES);
-    for (size_t i = 0; i < MAX_SEQUENCES; i++) {
+    struct slots slots[N_NAMES];
+    size_t n_items = 0, first = rng_below(&rng, MAX_SEQUENCES), most = rng_chance(&rng, 30) ? 1 : MAX_SEQUENCES;
+    bool full = false;
+    for (size_t i = 0; i < MAX_SEQUENCES && n_items < most; i++) {
         struct place *place = &places[(first + i) % MAX_SEQUENCES];
         size_t n = draw_tokens(tokens[i]);
         if (!place->seq || !n || rng_chance(&rng, 40))
             continue;
-        items[n_items] = small_item(place->seq, tokens[i], (uint32_t)n);
-        rows[n_items] = expected_rows(&items[n_items]);
+        given[i] = give(tokens[i], n);
+        items[n_items] = small_item(place->seq, given[i].tokens, (uint32_t)n);
+        items[n_items].ext = ext_of(&given[i]);
+        struct found found = find_more(&items[n_items], tokens[i]);
+        rows[n_items] = expected_rows(&items[n_items], &found);
+        full = n_items || may_be_full(&items[n_items], &found);
         chosen[n_items++] = place;
     }
+    for (int name = 0; name < N_NAMES; name++)
+        slots[name] = count_slots(name);
     int status;
     do {
         arm();
         status = cattn_step_begin(small.step, items, n_items);
     } while (disarm(status));
     ck_assert(status == CATTN_OK || status == CATTN_EFULL || status == CATTN_ETOOBIG);
+    ck_assert(status != CATTN_EFULL || full);
+    n_full += n_items == 1 && status == CATTN_EFULL;
     step_open = status == CATTN_OK;
+    if (step_open)
+        check_quotas(slots);
     for (size_t i = 0; i < n_items && step_open; i++) {
         chosen[i]->in_step = true;
         ck_assert_uint_le(items[i].n_rows, rows[i]);
@@ -443,7 +570,7 @@ static void write_rows(void)
         int name = name_of(plan->sequence->root);
         uint64_t cell = 0;
         for (uint64_t at = 0; at < plan->position + plan->n_rows; at++) {
-            cell = cell_of(name, cell, plan->sequence->tokens[at]);
+            cell = cell_of(name, cell, meant(plan->sequence->tokens[at]));
             if (at >= plan->position)
                 rows[plan->first_row + (at - plan->position)] = cell;
         }
@@ -488,6 +615,7 @@ static void run(uint64_t number, size_t n_calls)
     small.cache->tree.constant_hash = number % 7 == 0;
     failing = number % 3 == 0;
     quotas = number % 2;
+    images = number % 4 > 1;
     now = 0;
     memset(reserves, 0, sizeof reserves);
     memset(limits, 0, sizeof limits);
@@ -519,6 +647,8 @@ START_TEST(random_calls_agree_with_a_search)
     ck_assert_uint_gt(n_crossed, 0);
     ck_assert_uint_gt(n_failed, 0);
     ck_assert_uint_gt(n_ties, 0);
+    ck_assert_uint_gt(n_images, 0);
+    ck_assert_uint_gt(n_full, 0);
 }
 END_TEST
 

@@ -70,7 +70,7 @@ enum cattn_status {
     CATTN_EFULL = -3,     /* too few slots are free or evictable now, in the pool or within the limit of a namespace;
                              close sequences and retry */
     CATTN_ETOOBIG = -4,   /* the items can never fit in this pool, or within the limit of their namespace */
-    CATTN_EBUSY = -5,     /* the sequence is in the open step */
+    CATTN_EBUSY = -5,     /* the sequence is in the open step; the namespace has a sequence or a chunk */
     CATTN_ESTATE = -6,    /* not possible now: no step open, a step open already, a layer not written ... */
     CATTN_ENOTFOUND = -7, /* nothing of that name */
     CATTN_ENOTSUP = -8,   /* backend, kernel or data type not usable on this machine; not in this build */
@@ -137,15 +137,18 @@ enum cattn_flags {
 
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the
  * namespace, and the tokens from the first to the last of the chunk (4 bytes each, lowest first); what comes to 0
- * counts as 1, and the hash of a longer prefix goes on from the hash of the shorter one.  It is the same in every cache
- * with chunks of that size.  A token with an extra identity counts as 4 bytes of token + 2^31, then id_len (8 bytes,
- * lowest first) and the bytes.  It is no secret and not made to withstand an attack: who must be sure compares tokens
- * and extra identities. */
+ * counts as 1, and the hash of a longer prefix goes on from the hash of the shorter one.  A token with an extra
+ * identity counts as 4 bytes of token + 2^31, then id_len (8 bytes, lowest first) and the bytes.  Where a private
+ * namespace goes on behind a public prefix (cattn_namespace_set), ns_len and the bytes of the private one come between
+ * the public tokens and its own; `parent` is the hash of the public prefix, as it was told of.  A hash is the same in
+ * every cache with chunks of that size.  It is no secret and not made to withstand an attack: who must be sure compares
+ * tokens and extra identities. */
 enum cattn_event_kind {
     CATTN_EVENT_PUBLISHED = 1, /* a chunk is cached: prompts that have it can find it.  Parents come before children */
     CATTN_EVENT_REMOVED = 2,   /* it is cached no more: evicted, not retained, or reopened by a truncate.  Children go
                                   before parents */
-    CATTN_EVENT_CLEARED = 3    /* nothing that was published in the namespace is cached any more: it was invalidated.
+    CATTN_EVENT_CLEARED = 3    /* nothing that was published in the namespace is cached any more: it was invalidated, or
+                                  the one that it reads was (of which is told after its readers).
                                   What sequences that are still open go on with is not told of */
 };
 
@@ -233,7 +236,9 @@ enum cattn_reason {
                               one follows.  No cached chunk has more in common with the prompt, or (where more than 8
                               begin with the same token) none of the newest 8 */
     CATTN_WHY_ENDS = 5,    /* nothing is cached behind the tokens found, which end a chunk: no request has gone on
-                              from there, or none has ended the step in which it filled a chunk */
+                              from there, or none has ended the step in which it filled a chunk.  What other readers
+                              of a public namespace have behind its chunks does not count; chunks of one's own behind
+                              any of them do (CATTN_WHY_DIFFERS) */
     CATTN_N_WHY = 6        /* how many there are */
 };
 
@@ -266,11 +271,11 @@ CATTN_API CATTN_CHECK int cattn_cache_stats(const cattn_cache *cache, struct cat
  * that was overwritten).  CATTN_ENOMEM: it could not look.  Slow: for tests. */
 CATTN_API CATTN_CHECK int cattn_cache_selfcheck(const cattn_cache *cache);
 
-/* Draws the tree for Graphviz: namespaces, chunks (their first tokens; dashed: evictable, bold: pinned, dotted: not
- * complete) and sequences (a line to the last thing that each holds).  `write` gets the text in small pieces of n
- * bytes, not terminated; it must not call the cache.  Returns CATTN_OK, or the first of write's results that was not 0,
- * after which it is not called again.  Takes no memory, and time for everything there is: for looking at small caches.
- * CATTN_EINVAL: no cache, or no write. */
+/* Draws the tree for Graphviz: namespaces (a dashed line to the public one that each reads), chunks (their first
+ * tokens; dashed: evictable, bold: pinned, dotted: not complete) and sequences (a line to the last thing that each
+ * holds).  `write` gets the text in small pieces of n bytes, not terminated; it must not call the cache.  Returns
+ * CATTN_OK, or the first of write's results that was not 0, after which it is not called again.  Takes no memory, and
+ * time for everything there is: for looking at small caches. CATTN_EINVAL: no cache, or no write. */
 CATTN_API CATTN_CHECK int cattn_cache_dump_dot(const cattn_cache *cache,
                                                int (*write)(void *context, const char *text, size_t n), void *context);
 
@@ -297,8 +302,9 @@ struct cattn_ext {
 };
 
 /* Opens a sequence and matches the start of its prompt against what is cached in the namespace ns[0..ns_len)
- * (any bytes; ns_len 0 is a namespace like others; different namespaces never share).  At most the first n-1
- * tokens are matched, so that at least one row is computed; the match may end inside a chunk.
+ * (any bytes; ns_len 0 is a namespace like others; different namespaces never share, but for what cattn_namespace_set
+ * lets one read).  At most the first n-1 tokens are matched, so that at least one row is computed; the match may end
+ * inside a chunk.
  * The sequence then holds *n_cached tokens (n_cached may be NULL); give the rest, tokens[*n_cached..n), to
  * cattn_step_begin.
  * Takes no slot and cannot fail for space.  The tokens are copied.  Allowed while a step is open: what the
@@ -354,8 +360,8 @@ CATTN_API const char *cattn_strwhy(uint32_t reason);
  * All must be cached: feed a sequence those tokens, end the step, pin, close the sequence.  A pinned chunk counts as
  * used; a pool that is pinned full cannot run a step (CATTN_EFULL, or CATTN_ETOOBIG).
  * Allowed while a step is open, which changes nothing for the step; what the step computes is not cached yet.
- * CATTN_EINVAL, also: a token is negative.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.
- * CATTN_ENOMEM, also: 2^32 - 1 pins are held already. */
+ * CATTN_EINVAL, also: a token is negative.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached, or
+ * all of them are those of a public namespace that ns reads.  CATTN_ENOMEM, also: 2^32 - 1 pins are held already. */
 CATTN_API CATTN_CHECK int cattn_prefix_pin(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
                                            size_t n, const struct cattn_ext *ext);
 
@@ -394,15 +400,16 @@ CATTN_API CATTN_CHECK int cattn_prefix_retain(cattn_cache *cache, const void *ns
 CATTN_API CATTN_CHECK int cattn_cache_advance(cattn_cache *cache, uint64_t now);
 
 /* Writes all pinned prefixes of all namespaces to a file: their tokens, pins, and K and V of all layers, each chunk
- * once.  model[0..model_len) names what made these K and V: the weights and their revision, the adapter, the rotary
- * settings and whatever else changes them (any bytes; which ones is the engine's choice; model_len 0 is a name too).
- * The file is written beside path, as path.tmpXXXXXX (six characters that the system picks), brought to the disk and
- * then renamed.  A call that fails removes it, and path is as it was; only where the system fails to bring that change
- * of name to the disk (CATTN_EIO) is path the new file already.  A crash leaves what was at path, or the new file, and
- * perhaps the one beside it, which can be removed.  A symbolic link is replaced, not followed.
- * The file is readable for its owner alone (mode 0600): it is as good as the text of the prompts.  Allowed while a step
- * is open.  CATTN_EINVAL, also: something that is no regular file is at path.  CATTN_ENOTSUP: this build cannot save
- * (it was made without zlib, or for a system without POSIX files or with big-endian numbers).  CATTN_ENOMEM, CATTN_EIO.
+ * once (public chunks before private ones, too, as what they are).  model[0..model_len) names what made these K and V:
+ * the weights and their revision, the adapter, the rotary settings and whatever else changes them (any bytes; which
+ * ones is the engine's choice; model_len 0 is a name too). The file is written beside path, as path.tmpXXXXXX (six
+ * characters that the system picks), brought to the disk and then renamed.  A call that fails removes it, and path is
+ * as it was; only where the system fails to bring that change of name to the disk (CATTN_EIO) is path the new file
+ * already.  A crash leaves what was at path, or the new file, and perhaps the one beside it, which can be removed.  A
+ * symbolic link is replaced, not followed. The file is readable for its owner alone (mode 0600): it is as good as the
+ * text of the prompts.  Allowed while a step is open.  CATTN_EINVAL, also: something that is no regular file is at
+ * path.  CATTN_ENOTSUP: this build cannot save (it was made without zlib, or for a system without POSIX files or with
+ * big-endian numbers).  CATTN_ENOMEM, CATTN_EIO.
  */
 CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char *path, const void *model,
                                             size_t model_len);
@@ -411,22 +418,24 @@ CATTN_API CATTN_CHECK int cattn_prefix_save(const cattn_cache *cache, const char
  * that are cached already stay as they are; for the others as many are evicted as needed, as by a step.
  * The bits of K and V are those saved, whatever kernel this cache has; layers, KV heads, head sizes, kv_dtype and model
  * must be equal.  chunk_tokens may differ: a prefix keeps its whole chunks, and tokens behind them are dropped, as is a
- * pin that has no whole chunk.  *n_tokens (if not NULL): tokens that the file's pins hold now, shared ones counted
- * once.  All or nothing: the whole file is checked before anything changes.  Only a file that changes while it is read,
- * or a disk that fails then, may cost unreferenced chunks (and still nothing is published).  A checksum is no
- * signature: what anyone else could write to is not to be loaded.  CATTN_EINVAL, also: path is no regular file.
- * CATTN_ESTATE: a step is open.  CATTN_EFORMAT.  CATTN_ETOOBIG: the pool, or the limit of a namespace, has not so many
- * slots.  CATTN_EFULL: not so many free and evictable ones.  CATTN_ENOMEM, also: pins as in cattn_prefix_pin.
- * CATTN_EIO, CATTN_ENOTSUP. */
+ * pin that has no whole chunk (of a private namespace: none of its own).  *n_tokens (if not NULL): tokens that the
+ * file's pins hold now, shared ones counted once.  All or nothing: the whole file is checked before anything changes.
+ * Only a file that changes while it is read, or a disk that fails then, may cost unreferenced chunks (and still nothing
+ * is published).  A checksum is no signature: what anyone else could write to is not to be loaded.  CATTN_EINVAL, also:
+ * path is no regular file.  CATTN_ESTATE: a step is open; after CATTN_EFORMAT also: a private namespace of the file
+ * goes on behind a public one that it does not read in this cache (cattn_namespace_set).  CATTN_EFORMAT. CATTN_ETOOBIG:
+ * the pool, or the limit of a namespace, has not so many slots.  CATTN_EFULL: not so many free and evictable ones.
+ * CATTN_ENOMEM, also: pins as in cattn_prefix_pin.  CATTN_EIO, CATTN_ENOTSUP. */
 CATTN_API CATTN_CHECK int cattn_prefix_load(cattn_cache *cache, const char *path, const void *model, size_t model_len,
                                             uint64_t *n_tokens);
 
 /* Forgets all that is cached in a namespace, as one does when the weights behind it have changed: sequences opened from
  * now on find nothing of it.  Its pins are undone, its unreferenced chunks freed.  Sequences that are open (or in the
  * open step) go on with what they have, and share among themselves alone; their chunks are freed as they close.
+ * Namespaces that read this one are invalidated with it: what they have was made by the same weights.
  * A namespace of which nothing is known: CATTN_OK.  Walks the list of unreferenced chunks, and all chunks if anything
- * is pinned.  What cattn_namespace_set said of the name stays.  CATTN_EINVAL.  CATTN_ENOMEM, of a namespace with
- * settings alone. */
+ * is pinned.  What cattn_namespace_set said of the name stays.  CATTN_EINVAL.  CATTN_ENOMEM, only if it, or one
+ * that reads it, has a reserve or a limit. */
 CATTN_API int cattn_namespace_invalidate(cattn_cache *cache, const void *ns, size_t ns_len);
 
 struct cattn_usage {
@@ -441,8 +450,9 @@ struct cattn_usage {
 };
 
 /* What one namespace has, and has had since it was first opened or last invalidated (what sequences older than that go
- * on with is not counted).  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk nor settings; its
- * counts are forgotten. */
+ * on with is not counted).  Public chunks count in the public namespace, what a private one's steps found there in the
+ * private one.  CATTN_EINVAL.  CATTN_ENOTFOUND: it has neither a sequence nor a chunk, nor a reserve or a limit, nor is
+ * there a namespace with a sequence or a chunk that reads it; its counts are forgotten. */
 CATTN_API CATTN_CHECK int cattn_namespace_stats(const cattn_cache *cache, const void *ns, size_t ns_len,
                                                 struct cattn_usage *stats);
 
@@ -450,18 +460,40 @@ struct cattn_namespace_config {
     size_t size;            /* sizeof(struct cattn_namespace_config) */
     uint64_t reserve_slots; /* as long as the namespace has no more slots than this, others get none of its chunks */
     uint64_t limit_slots;   /* that it may have, at least reserve_slots; 0: the pool */
+    const void *public_ns;  /* a namespace that this one reads; NULL: none.  The one with an empty name: any other
+                               pointer, and public_ns_len 0 */
+    size_t public_ns_len;
 };
 
-/* Sets what a namespace keeps and what it may have, for as long as the cache lives, whatever is opened, closed, evicted
- * or invalidated there; both 0: forgets it.  Slots of a namespace are those that cattn_namespace_stats counts.
+/* Sets what a namespace keeps, what it may have and what it reads, for as long as the cache lives, whatever is opened,
+ * closed, evicted or invalidated there; all zero: forgets it, which is how every namespace starts.
+ *
+ * Slots of a namespace are those that cattn_namespace_stats counts.
  * Its reserve is not kept free for it: it holds what it has come to have.  A step, or a load, evicts chunks of another
  * namespace only as long as that one is left with its reserve; cattn_cache_evict takes those last, and the end of their
  * time (cattn_prefix_retain) ends that, too.
  * At its limit a namespace gets a slot by giving up one: a step, or a load, evicts as many unreferenced chunks of its
  * own as it takes, and is refused with CATTN_EFULL if there are not enough, or CATTN_ETOOBIG if what its items need is
  * more than the limit.  A limit below what it has now takes effect when it next takes slots.
+ *
+ * A private namespace may read a public one, such as the operator's, whose system prompts are prefilled and pinned once
+ * under the public name.  The private one's sequences find the longest cached prefix that begins with public chunks (or
+ * none) and goes on with chunks of their own namespace (or none); of equal length the one with most public chunks.
+ * What they compute, whole chunks below public ones included, belongs to their own namespace: nothing that a private
+ * sequence does publishes, removes or writes a public chunk, and private namespaces that read the same public one find
+ * nothing of each other.  A step reads a public chunk once for all of them.
+ * Public is whatever others read: sequences of that name are opened, pinned and saved as those of any other, and do not
+ * see what is private.  A namespace that is read cannot read another one.
+ * What is cached in a private namespace counts, is kept, pinned and invalidated under its own name.  A pin of a private
+ * prefix holds the public chunks before it; where all chunks of a prefix are public there is nothing to pin or retain
+ * but under the public name.  Who invalidates the public one invalidates all that read it.
+ * One that reads another has no reserve, and one that is read no limit: each would hold up chunks of the other.
+ *
  * Allowed while a step is open, which goes on as it is.
- * CATTN_EINVAL, also: reserve_slots above limit_slots, or all reserves together above the pool.  CATTN_ENOMEM. */
+ * CATTN_EINVAL, also: reserve_slots above limit_slots, or all reserves together above the pool; ns is public_ns, or is
+ * read by others, or public_ns reads another one; both public_ns and a reserve, or a limit of one that is read.
+ * CATTN_EBUSY: what ns reads would change, and ns has a sequence or a chunk (cattn_namespace_invalidate, after which
+ * the name has neither: what is open goes on as before).  CATTN_ENOMEM. */
 CATTN_API CATTN_CHECK int cattn_namespace_set(cattn_cache *cache, const void *ns, size_t ns_len,
                                               const struct cattn_namespace_config *config);
 

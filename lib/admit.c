@@ -2,6 +2,8 @@
 #include "scheduler.h"
 
 #include "quota.h"
+#include "readers.h"
+#include "view.h"
 
 #include <string.h>
 
@@ -45,9 +47,8 @@ static void look_up(const struct cattn_sched *sched, struct cattn_want *want)
     const struct cattn_tree *tree = &sched->cache->tree;
     if (want->revision == tree->revision)
         return;
-    uint32_t root = cattn_roots_find(&tree->roots, want->ns.bytes, want->ns.length);
-    size_t n = (want->n_tokens - 1) / tree->chunk_tokens;
-    want->n_matched = root == CATTN_NONE ? 0 : cattn_tree_match(tree, root, want->ids, n, sched->path);
+    struct cattn_view view = cattn_view_named(tree, want->ns.bytes, want->ns.length);
+    want->n_matched = cattn_view_match(tree, view, want->ids, want->n_tokens - 1, sched->path);
     want->leaf = want->n_matched ? sched->path[want->n_matched - 1] : CATTN_NONE;
     want->revision = tree->revision;
 }
@@ -62,6 +63,15 @@ static uint32_t count_idle(const struct cattn_sched *sched, const struct cattn_w
     return n;
 }
 
+/* The same as a demand: evictable no more. */
+static void hold_idle(const struct cattn_sched *sched, const struct cattn_want *want)
+{
+    struct cattn_tree *tree = &sched->cache->tree;
+    uint32_t slot = want->leaf;
+    for (size_t n = count_idle(sched, want); n > 0; n--, slot = tree->slots[slot].parent)
+        cattn_demand_add(tree, tree->slots[slot].root, 0, 1);
+}
+
 enum room { THERE_IS_ROOM, NO_SLOTS, ABOVE_LIMIT };
 
 /* Whether the slots of all that run, and of this one, would be there, and within the limit of its namespace.  One that
@@ -73,7 +83,8 @@ static enum room room_for(const struct cattn_sched *sched, struct cattn_want *wa
     uint32_t root = cattn_roots_find(&tree->roots, want->ns.bytes, want->ns.length);
     look_up(sched, want);
     ask_for_running(sched, percent);
-    cattn_demand_add(tree, root, slots_at(sched, want, percent) - want->n_matched, count_idle(sched, want));
+    cattn_demand_add(tree, root, slots_at(sched, want, percent) - want->n_matched, 0);
+    hold_idle(sched, want);
     enum room room = cattn_demand_has_room(tree) ? THERE_IS_ROOM : NO_SLOTS;
     if (root != CATTN_NONE && cattn_demand_is_above(tree, root))
         room = ABOVE_LIMIT;
@@ -91,12 +102,19 @@ static size_t common_chunks(const struct cattn_want *a, size_t n_a, const struct
     return i / c;
 }
 
-/* Whether a running request has yet to store chunks that this one, which was looked up, would find if it waited. */
-static bool stores_for(const struct cattn_sched *sched, const struct cattn_want *other, const struct cattn_want *want)
+static bool is_in(const struct cattn_want *want, const void *name, size_t length)
+{
+    return want->ns.length == length && (!length || !memcmp(want->ns.bytes, name, length));
+}
+
+/* Whether a running request has yet to store chunks that this one, which was looked up, would find if it waited: of the
+ * same namespace or of the public one that it reads (NULL: none). */
+static bool stores_for(const struct cattn_sched *sched, const struct cattn_want *other, const struct cattn_want *want,
+                       const struct cattn_root *public)
 {
     size_t c = sched->cache->tree.chunk_tokens;
-    if (other->n_tokens < other->n_held + 2 || other->ns.length != want->ns.length ||
-        (want->ns.length && memcmp(other->ns.bytes, want->ns.bytes, want->ns.length)))
+    if (other->n_tokens < other->n_held + 2 || (!is_in(other, want->ns.bytes, want->ns.length) &&
+                                                !(public && is_in(other, public->name, public->name_length))))
         return false;
     size_t common = common_chunks(want, want->n_tokens - 1, other, other->n_tokens, c);
     return common > want->n_matched && common > other->n_held / c;
@@ -108,9 +126,10 @@ static bool is_coming(const struct cattn_sched *sched, struct cattn_want *want)
     const struct cattn_want *awaited = cattn_sched_find(sched, want->awaited);
     if (awaited && awaited->seq && awaited->n_held == want->awaited_held)
         return true;
+    const struct cattn_root *public = cattn_readers_public(&sched->cache->tree, want->ns.bytes, want->ns.length);
     for (uint32_t i = 0; i < sched->n_running; i++) {
         const struct cattn_want *other = &sched->wants[sched->running[i]];
-        if (stores_for(sched, other, want)) {
+        if (stores_for(sched, other, want, public)) {
             want->awaited = other->id;
             want->awaited_held = other->n_held;
             return true;

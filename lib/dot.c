@@ -46,6 +46,8 @@ static void draw_roots(struct pen *pen, const struct cattn_roots *roots)
         draw(pen, "    r%" PRIu32 " [shape=ellipse, label=\"", i);
         draw_name(pen, root);
         draw(pen, root->current ? "\"];\n" : "\\n(invalidated)\"];\n");
+        if (root->reads != CATTN_NONE)
+            draw(pen, "    r%" PRIu32 " -> r%" PRIu32 " [style=dashed, label=\"reads\"];\n", i, root->reads);
     }
 }
 
@@ -58,6 +60,23 @@ static const char *style_of(const struct cattn_slot *x)
     return x->refs ? "solid" : "dashed";
 }
 
+/* From what is above it; with the name of its namespace where that is another one. */
+static void draw_edge(struct pen *pen, const struct cattn_tree *tree, uint32_t slot)
+{
+    const struct cattn_slot *x = &tree->slots[slot];
+    if (x->parent == CATTN_NONE) {
+        draw(pen, "    r%" PRIu32 " -> c%" PRIu32 ";\n", x->root, slot);
+        return;
+    }
+    draw(pen, "    c%" PRIu32 " -> c%" PRIu32, x->parent, slot);
+    if (tree->slots[x->parent].root != x->root) {
+        draw(pen, " [label=\"");
+        draw_name(pen, cattn_roots_at(&tree->roots, x->root));
+        draw(pen, "\"]");
+    }
+    draw(pen, ";\n");
+}
+
 static void draw_slot(struct pen *pen, const struct cattn_tree *tree, uint32_t slot)
 {
     const struct cattn_slot *x = &tree->slots[slot];
@@ -65,10 +84,7 @@ static void draw_slot(struct pen *pen, const struct cattn_tree *tree, uint32_t s
     for (uint32_t i = 0; i < x->fill && i < LABEL_TOKENS; i++)
         draw(pen, "%" PRId32 " ", cattn_extras_token(&tree->extras, cattn_tree_tokens(tree, slot)[i]));
     draw(pen, "%s\\n%" PRIu32 " tokens, %" PRIu64 " refs\"];\n", x->fill > LABEL_TOKENS ? "..." : "", x->fill, x->refs);
-    if (x->parent == CATTN_NONE)
-        draw(pen, "    r%" PRIu32 " -> c%" PRIu32 ";\n", x->root, slot);
-    else
-        draw(pen, "    c%" PRIu32 " -> c%" PRIu32 ";\n", x->parent, slot);
+    draw_edge(pen, tree, slot);
 }
 
 /* With a line to what it holds last. */

@@ -28,6 +28,8 @@ void cattn_events_close(struct cattn_events *events)
 
 /* ---- FNV-1a, whose numbers the header promises */
 
+#define FNV_BASIS UINT64_C(0xcbf29ce484222325)
+
 static uint64_t hash_byte(uint64_t hash, uint8_t byte)
 {
     return (hash ^ byte) * UINT64_C(0x100000001b3);
@@ -47,11 +49,6 @@ static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, size_t len
     for (size_t i = 0; i < length; i++)
         hash = hash_byte(hash, bytes[i]);
     return hash;
-}
-
-static uint64_t hash_name(const struct cattn_root *root)
-{
-    return hash_bytes(UINT64_C(0xcbf29ce484222325), root->name, root->name_length);
 }
 
 /* A caller's token has no upper bit: with it, bytes follow. */
@@ -127,7 +124,9 @@ void cattn_events_published(const struct cattn_tree *tree, uint32_t slot)
     const struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
     if (!root->current)
         return;
-    uint64_t before = x->parent == CATTN_NONE ? hash_name(root) : tree->events.hashes[x->parent];
+    uint64_t before = x->parent == CATTN_NONE ? FNV_BASIS : tree->events.hashes[x->parent];
+    if (x->parent == CATTN_NONE || tree->slots[x->parent].root != x->root)
+        before = hash_bytes(before, root->name, root->name_length);
     tree->events.hashes[slot] = hash_chunk(tree, before, slot);
     tell_chunk(tree, slot, CATTN_EVENT_PUBLISHED);
 }

@@ -202,9 +202,16 @@ static void set_priority(struct cattn_tree *tree, uint32_t slot, int32_t priorit
         enter(tree, slot);
 }
 
+/* The chunk above that is of the same namespace: of what it reads none is its to say how it is kept. */
+static uint32_t own_parent(const struct cattn_tree *tree, uint32_t slot)
+{
+    uint32_t parent = tree->slots[slot].parent;
+    return parent != CATTN_NONE && tree->slots[parent].root == tree->slots[slot].root ? parent : CATTN_NONE;
+}
+
 void cattn_order_retain(struct cattn_tree *tree, uint32_t leaf, int32_t priority, uint64_t end)
 {
-    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent) {
+    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = own_parent(tree, slot)) {
         struct cattn_rank *x = &tree->order.ranks[slot];
         if (!x->retained || x->priority < priority)
             set_priority(tree, slot, priority);
@@ -225,7 +232,7 @@ static void forget(struct cattn_tree *tree, uint32_t slot, bool over)
 
 void cattn_order_forget(struct cattn_tree *tree, uint32_t leaf)
 {
-    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent)
+    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = own_parent(tree, slot))
         forget(tree, slot, false);
 }
 

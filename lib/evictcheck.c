@@ -100,10 +100,16 @@ static bool check_heap(const struct cattn_tree *tree, const struct kind *kind)
     return true;
 }
 
+/* Unreferenced chunks without a leaf among them: those that are read may have chunks of their readers below. */
+static bool check_leaves(const struct cattn_root *x)
+{
+    return x->leaves != CATTN_NONE ? x->n_evictable > 0 : !x->n_evictable || x->n_readers;
+}
+
 static bool check_root(const struct cattn_root *x)
 {
-    return x->shown == x->leaves && (x->leaves == CATTN_NONE) == !x->n_evictable && !x->is_asked && !x->n_new &&
-           !x->n_held && !x->coming && x->n_loose == cattn_order_spare(x) && x->loose == (x->n_loose > 0) &&
+    return x->shown == x->leaves && check_leaves(x) && !x->is_asked && !x->n_new && !x->n_held && !x->coming &&
+           x->n_loose == cattn_order_spare(x) && x->loose == (x->n_loose > 0) &&
            x->has_settings == (x->reserve || x->limit) && (!x->has_settings || x->current);
 }
 

@@ -8,6 +8,7 @@
 #include "lock.h"
 #include "memory.h"
 #include "quota.h"
+#include "readers.h"
 
 #include <string.h>
 
@@ -60,6 +61,7 @@ struct space {
     bool used;        /* a chunk is in it */
     bool held;        /* root is referred to */
     uint32_t n_nodes; /* of it */
+    uint32_t public;  /* the space that it reads, as its chunks go on below some of that; or CATTN_NONE */
 };
 
 /* An extra identity. */
@@ -307,7 +309,7 @@ static int parse_chunk(struct loader *loader, uint32_t i, unsigned char **at, co
     struct chunk *parent = &loader->chunks[found.parent];
     parent->has_child = true;
     chunk->depth = parent->depth + 1;
-    return parent->key.space == found.space ? CATTN_OK : CATTN_EFORMAT;
+    return CATTN_OK;
 }
 
 /* Bytes with their length in front; at NULL: there are less. */
@@ -326,7 +328,8 @@ static int parse_space(struct loader *loader, uint32_t i, unsigned char **at, co
     struct space *space = &loader->spaces[i];
     if (!bytes.at || !space->used)
         return CATTN_EFORMAT;
-    *space = (struct space){.name = bytes.at, .length = bytes.length, .root = CATTN_NONE, .used = true};
+    *space = (struct space){
+        .name = bytes.at, .length = bytes.length, .root = CATTN_NONE, .used = true, .public = CATTN_NONE};
     uint64_t hash = cattn_roots_hash(&loader->cache->tree.roots, bytes.at, space->length);
     uint32_t *entry = find_in_set(loader, hash, equals_space, space);
     if (*entry)
@@ -402,6 +405,42 @@ static int check_chunks(struct loader *loader)
     return CATTN_OK;
 }
 
+/* A space reads one other at most, which reads none. */
+static int find_publics(struct loader *loader)
+{
+    for (uint32_t i = 0; i < loader->header.n_chunks; i++) {
+        const struct key *key = &loader->chunks[i].key;
+        uint32_t above = key->parent == CATTN_NONE ? key->space : loader->chunks[key->parent].key.space;
+        struct space *space = &loader->spaces[key->space];
+        if (above == key->space)
+            continue;
+        if (space->public != CATTN_NONE && space->public != above)
+            return CATTN_EFORMAT;
+        space->public = above;
+    }
+    for (uint32_t i = 0; i < loader->header.n_spaces; i++) {
+        uint32_t public = loader->spaces[i].public;
+        if (public != CATTN_NONE && loader->spaces[public].public != CATTN_NONE)
+            return CATTN_EFORMAT;
+    }
+    return CATTN_OK;
+}
+
+/* Nobody comes to read a namespace by loading a file. */
+static int check_publics(const struct loader *loader)
+{
+    for (uint32_t i = 0; i < loader->header.n_spaces; i++) {
+        const struct space *space = &loader->spaces[i];
+        if (space->public == CATTN_NONE)
+            continue;
+        const struct space *above = &loader->spaces[space->public];
+        const struct cattn_root *public = cattn_readers_public(&loader->cache->tree, space->name, space->length);
+        if (!public || public->name_length != above->length || memcmp(public->name, above->name, above->length))
+            return CATTN_ESTATE;
+    }
+    return CATTN_OK;
+}
+
 static int parse_tree(struct loader *loader)
 {
     const struct cattn_save_header *header = &loader->header;
@@ -423,13 +462,15 @@ static int parse_tree(struct loader *loader)
         return CATTN_ENOMEM;
     for (uint32_t i = 0; !status && i < header->n_extras; i++)
         status = parse_id(loader, i, &at, end);
-    if (!status && at != end)
+    if (!status && (at != end || find_publics(loader)))
         status = CATTN_EFORMAT;
     if (!status)
         status = translate(loader);
-    if (status)
-        return status;
-    return empty_set(&loader->set, header->n_chunks) ? CATTN_ENOMEM : check_chunks(loader);
+    if (!status && empty_set(&loader->set, header->n_chunks))
+        status = CATTN_ENOMEM;
+    if (!status)
+        status = check_chunks(loader);
+    return status ? status : check_publics(loader);
 }
 
 /* ---- chunks are cut into nodes */
@@ -482,10 +523,13 @@ static void join_chunks(struct loader *loader, uint32_t i)
     for (uint32_t at = c, k = i; at > 0; k = loader->chunks[k].key.parent) {
         at -= n;
         memcpy(tokens + at, loader->chunks[k].key.tokens, n * sizeof(int32_t));
-        add_piece(loader, k, (struct piece){.node = loader->n_nodes, .at = at});
     }
-    bool made; /* always: no two chunks are equal */
+    bool made; /* unless equal tokens are there twice, once behind public ones */
     chunk->node = node_of(loader, &key, &made);
+    for (uint32_t at = c, k = i; made && at > 0; k = loader->chunks[k].key.parent) {
+        at -= n;
+        add_piece(loader, k, (struct piece){.node = chunk->node, .at = at});
+    }
 }
 
 static int reserve_nodes(struct loader *loader)
@@ -519,7 +563,8 @@ static int make_nodes(struct loader *loader)
             split_chunk(loader, i);
         else if ((chunk->depth + UINT64_C(1)) % (c / n) == 0)
             join_chunks(loader, i);
-        if (chunk->node != CATTN_NONE)
+        /* a pin of a private namespace does not become one of the public chunks above it */
+        if (chunk->node != CATTN_NONE && loader->nodes[chunk->node].key.space == chunk->key.space)
             loader->nodes[chunk->node].pins += chunk->pins;
     }
     return CATTN_OK;
@@ -599,7 +644,7 @@ static int hold_spaces(struct loader *loader)
         struct space *space = &loader->spaces[loader->nodes[i].key.space];
         if (space->held)
             continue;
-        if (space->root == CATTN_NONE && cattn_roots_add(roots, space->name, space->length, &space->root))
+        if (cattn_readers_enter(&loader->cache->tree, space->name, space->length, &space->root))
             return CATTN_ENOMEM;
         cattn_roots_acquire(roots, space->root);
         space->held = true;
@@ -694,6 +739,15 @@ static void publish(struct loader *loader)
     }
 }
 
+static uint64_t count_pinned_tokens(const struct loader *loader)
+{
+    const struct cattn_tree *tree = &loader->cache->tree;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < loader->n_nodes; i++)
+        n += tree->slots[loader->nodes[i].slot].pinned > 0;
+    return n * tree->chunk_tokens;
+}
+
 /* ---- all of it */
 
 static int check_file(struct loader *loader, const void *model, size_t model_len)
@@ -744,7 +798,7 @@ static int load_pinned(struct cattn_cache *cache, const char *path, const void *
         status = enter(&loader);
     cattn_demand_clear(&cache->tree);
     if (!status && n_tokens)
-        *n_tokens = (uint64_t)loader.n_nodes * cache->shape.chunk_tokens;
+        *n_tokens = count_pinned_tokens(&loader);
     drop_spaces(&loader);
     drop_extras(&loader);
     cattn_input_close(&loader.input);

@@ -65,7 +65,8 @@ static int get_usage(const struct cattn_cache *cache, const void *ns, size_t ns_
     if (root == CATTN_NONE)
         return CATTN_ENOTFOUND;
     const struct cattn_root *record = cattn_roots_at(roots, root);
-    stats->n_sequences = record->refs - record->n_slots - record->has_settings - count_closed(cache, root);
+    stats->n_sequences =
+        record->refs - record->n_slots - record->n_readers - record->has_settings - count_closed(cache, root);
     stats->n_slots = record->n_slots;
     stats->evictable_slots = record->n_evictable;
     stats->pinned_slots = record->n_pinned;

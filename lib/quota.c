@@ -29,11 +29,17 @@ static void change(struct cattn_tree *tree, uint32_t root, uint32_t reserve, uin
         cattn_roots_drop(&tree->roots, root);
 }
 
-int cattn_quota_set(struct cattn_tree *tree, const void *name, size_t length, uint64_t reserve, uint64_t limit)
+bool cattn_quota_is_possible(const struct cattn_tree *tree, const void *name, size_t length, uint64_t reserve)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
     uint64_t before = root == CATTN_NONE ? 0 : cattn_roots_at(&tree->roots, root)->reserve;
-    if (reserve > tree->n_slots - (tree->order.reserved - before))
+    return reserve <= tree->n_slots - (tree->order.reserved - before);
+}
+
+int cattn_quota_set(struct cattn_tree *tree, const void *name, size_t length, uint64_t reserve, uint64_t limit)
+{
+    uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    if (!cattn_quota_is_possible(tree, name, length, reserve))
         return CATTN_EINVAL;
     if (!reserve && !limit && (root == CATTN_NONE || !cattn_roots_at(&tree->roots, root)->has_settings))
         return CATTN_OK;

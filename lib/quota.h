@@ -14,6 +14,7 @@ struct cattn_tree;
 
 /* Settings of a name; both 0 take them away.  reserve is at most limit, unless that is 0.
  * CATTN_EINVAL: the reserves would be more than the pool.  CATTN_ENOMEM. */
+bool cattn_quota_is_possible(const struct cattn_tree *tree, const void *name, size_t length, uint64_t reserve);
 int cattn_quota_set(struct cattn_tree *tree, const void *name, size_t length, uint64_t reserve, uint64_t limit);
 
 /* Below this root n_new slots will be taken, and n_held chunks, unreferenced now, be referred to.  May be said several

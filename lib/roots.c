@@ -121,9 +121,11 @@ static int add_record(struct cattn_roots *roots, const void *name, size_t length
                                   .name = copy,
                                   .name_length = length,
                                   .bucket = record->bucket,
+                                  .reads = CATTN_NONE,
                                   .next_asked = CATTN_NONE,
                                   .leaves = CATTN_NONE,
-                                  .shown = CATTN_NONE};
+                                  .shown = CATTN_NONE,
+                                  .spare = CATTN_NONE};
     return CATTN_OK;
 }
 
@@ -146,15 +148,44 @@ void cattn_roots_acquire(struct cattn_roots *roots, uint32_t root)
     cattn_roots_at(roots, root)->refs++;
 }
 
-void cattn_roots_drop(struct cattn_roots *roots, uint32_t root)
+static void free_root(struct cattn_roots *roots, uint32_t root)
 {
     struct cattn_root *record = cattn_roots_at(roots, root);
-    if (--record->refs)
-        return;
     cattn_roots_retire(roots, root);
     cattn_free(record->name);
     *record = (struct cattn_root){.next = roots->free, .bucket = record->bucket};
     roots->free = root;
+}
+
+void cattn_roots_drop(struct cattn_roots *roots, uint32_t root)
+{
+    while (root != CATTN_NONE) {
+        struct cattn_root *record = cattn_roots_at(roots, root);
+        uint32_t reads = record->reads;
+        record->refs--;
+        if (!cattn_roots_is_idle(record))
+            return;
+        record->reads = CATTN_NONE;
+        if (reads != CATTN_NONE)
+            cattn_roots_at(roots, reads)->n_readers--;
+        if (!record->refs)
+            free_root(roots, root);
+        root = reads;
+    }
+}
+
+void cattn_roots_read(struct cattn_roots *roots, uint32_t root, uint32_t public)
+{
+    uint32_t before = cattn_roots_at(roots, root)->reads;
+    cattn_roots_at(roots, root)->reads = public;
+    if (public != CATTN_NONE) {
+        cattn_roots_at(roots, public)->n_readers++;
+        cattn_roots_acquire(roots, public);
+    }
+    if (before != CATTN_NONE) {
+        cattn_roots_at(roots, before)->n_readers--;
+        cattn_roots_drop(roots, before);
+    }
 }
 
 void cattn_roots_retire(struct cattn_roots *roots, uint32_t root)
@@ -164,15 +195,34 @@ void cattn_roots_retire(struct cattn_roots *roots, uint32_t root)
     cattn_roots_at(roots, root)->current = false;
 }
 
-int cattn_roots_renew(struct cattn_roots *roots, uint32_t root)
+int cattn_roots_prepare(struct cattn_roots *roots, uint32_t root)
+{
+    const struct cattn_root *record = cattn_roots_at(roots, root);
+    uint32_t made;
+    if (!record->has_settings || cattn_roots_is_idle(record) || record->spare != CATTN_NONE)
+        return CATTN_OK;
+    if (add_record(roots, record->name, record->name_length, &made))
+        return CATTN_ENOMEM;
+    cattn_roots_at(roots, root)->spare = made;
+    return CATTN_OK;
+}
+
+void cattn_roots_unprepare(struct cattn_roots *roots, uint32_t root)
+{
+    struct cattn_root *record = cattn_roots_at(roots, root);
+    if (record->spare != CATTN_NONE)
+        free_root(roots, record->spare);
+    record->spare = CATTN_NONE;
+}
+
+void cattn_roots_renew(struct cattn_roots *roots, uint32_t root)
 {
     struct cattn_root *old = cattn_roots_at(roots, root);
-    uint32_t made;
-    if (add_record(roots, old->name, old->name_length, &made))
-        return CATTN_ENOMEM;
+    uint32_t made = old->spare;
+    struct cattn_root *record = cattn_roots_at(roots, made);
+    old->spare = CATTN_NONE;
     cattn_roots_retire(roots, root);
     make_current(roots, made);
-    struct cattn_root *record = cattn_roots_at(roots, made);
     record->has_settings = true;
     record->reserve = old->reserve;
     record->limit = old->limit;
@@ -180,5 +230,4 @@ int cattn_roots_renew(struct cattn_roots *roots, uint32_t root)
     old->has_settings = false;
     old->reserve = old->limit = 0;
     cattn_roots_drop(roots, root);
-    return CATTN_OK;
 }

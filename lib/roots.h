@@ -1,5 +1,6 @@
-/* Root records: a namespace until it is invalidated.  A record lives as long as a sequence or a slot refers to it, its
- * name as long as the record, and a new record under an old name shares nothing with the old one. */
+/* Root records: a namespace until it is invalidated.  A record lives as long as a sequence, a slot or a record that
+ * reads it refers to it, its name as long as the record, and a new record under an old name shares nothing with the old
+ * one. */
 #ifndef CATTN_ROOTS_H
 #define CATTN_ROOTS_H
 
@@ -22,6 +23,10 @@ struct cattn_root {
     uint32_t next;   /* in its bucket, or in the list of free records */
     uint32_t bucket; /* the first record of the bucket with the number of this one, or CATTN_NONE */
     bool current;    /* the name still means this record */
+    /* who reads whom (readers.h) */
+    uint32_t reads;       /* the record of a public namespace, referred to; or CATTN_NONE */
+    uint32_t n_readers;   /* records that read this one, which reads none then */
+    uint32_t n_crossings; /* published chunks whose parent is a chunk of the record that this one reads */
     /* quotas (quota.h); settings count as a reference */
     bool has_settings;
     uint32_t reserve, limit; /* slots; limit 0: none */
@@ -36,6 +41,7 @@ struct cattn_root {
     uint32_t shown;   /* the one of them that stands for it among the roots, or CATTN_NONE */
     uint32_t n_loose; /* unreferenced chunks that may be evicted for others */
     bool loose;       /* where it is shown */
+    uint32_t spare;   /* a record that was made to take its name over, or CATTN_NONE */
 };
 
 #define CATTN_ROOT_BLOCK 256 /* records; a block never moves */
@@ -68,12 +74,27 @@ uint32_t cattn_roots_find(const struct cattn_roots *roots, const void *name, siz
 int cattn_roots_add(struct cattn_roots *roots, const void *name, size_t length, uint32_t *root);
 
 void cattn_roots_acquire(struct cattn_roots *roots, uint32_t root);
-void cattn_roots_drop(struct cattn_roots *roots, uint32_t root); /* the last reference frees the record */
+void cattn_roots_drop(struct cattn_roots *roots, uint32_t root); /* the last reference frees the record; one to which
+                                                                    only quotas refer reads no other */
+
+/* The record reads another one from now on, or none (CATTN_NONE). */
+void cattn_roots_read(struct cattn_roots *roots, uint32_t root, uint32_t public);
 
 /* Takes the name away from a record. */
 void cattn_roots_retire(struct cattn_roots *roots, uint32_t root);
 
-/* The same for one with settings, which go with the name to a new record.  CATTN_ENOMEM: nothing changed. */
-int cattn_roots_renew(struct cattn_roots *roots, uint32_t root);
+/* The same for one with quotas, which go with the name to the record that was prepared. */
+void cattn_roots_renew(struct cattn_roots *roots, uint32_t root);
+
+/* Makes what renew needs, if the record has quotas, and more than these refer to it; takes it back, if it was made.
+ * CATTN_ENOMEM: nothing changed. */
+int cattn_roots_prepare(struct cattn_roots *roots, uint32_t root);
+void cattn_roots_unprepare(struct cattn_roots *roots, uint32_t root);
+
+/* Whether nothing but its quotas refers to a record. */
+static inline bool cattn_roots_is_idle(const struct cattn_root *record)
+{
+    return record->refs == record->has_settings;
+}
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "memory.h"
 #include "seed.h"
+#include "view.h"
 
 #include <string.h>
 
@@ -93,24 +94,40 @@ static bool is_request(const struct cattn_request_config *config)
     return cattn_prompt_is_good(config->tokens, config->n_tokens, config->ext);
 }
 
-/* Slots that a namespace may have. */
-static uint32_t most_slots(const struct cattn_sched *sched, const void *ns, size_t ns_len)
+/* Public chunks that a request would find now. */
+static int count_public(const struct cattn_sched *sched, const struct cattn_request_config *config, size_t *n)
 {
-    const struct cattn_tree *tree = &sched->cache->tree;
-    cattn_lock(sched->cache);
-    uint32_t root = cattn_roots_find(&tree->roots, ns, ns_len);
-    uint32_t limit = root == CATTN_NONE ? 0 : cattn_roots_at(&tree->roots, root)->limit;
-    cattn_unlock(sched->cache, CATTN_OK);
-    return limit && limit < tree->n_slots ? limit : tree->n_slots;
+    struct cattn_tree *tree = &sched->cache->tree;
+    struct cattn_view view = cattn_view_named(tree, config->ns, config->ns_len);
+    int32_t *ids;
+    *n = 0;
+    if (view.public == CATTN_NONE)
+        return CATTN_OK;
+    if (cattn_prompt_enter(&tree->extras, config->tokens, config->n_tokens, config->ext, &ids))
+        return CATTN_ENOMEM;
+    *n = cattn_tree_match(tree, view.public, ids ? ids : config->tokens, (config->n_tokens - 1) / tree->chunk_tokens,
+                          sched->path);
+    cattn_prompt_leave(&tree->extras, ids, config->n_tokens);
+    return CATTN_OK;
 }
 
-/* Alone, in an empty pool. */
-static bool can_ever_fit(const struct cattn_sched *sched, const struct cattn_request_config *config)
+/* Whether a request would fit alone, in an empty pool, and within the limit of its namespace, for which public chunks
+ * do not count. */
+static int check_fit(const struct cattn_sched *sched, const struct cattn_request_config *config)
 {
-    uint64_t most = (uint64_t)sched->cache->tree.n_slots * sched->cache->tree.chunk_tokens;
+    const struct cattn_tree *tree = &sched->cache->tree;
     struct cattn_want want = {.n_tokens = config->n_tokens, .n_prompt = config->n_tokens, .max_new = config->max_new};
-    return config->n_tokens <= most && config->max_new <= most &&
-           cattn_want_slots(sched, &want) <= most_slots(sched, config->ns, config->ns_len);
+    uint64_t most = (uint64_t)tree->n_slots * tree->chunk_tokens;
+    if (config->n_tokens > most || config->max_new > most || cattn_want_slots(sched, &want) > tree->n_slots)
+        return CATTN_ETOOBIG;
+    uint32_t root = cattn_roots_find(&tree->roots, config->ns, config->ns_len);
+    uint64_t limit = root == CATTN_NONE ? 0 : cattn_roots_at(&tree->roots, root)->limit;
+    if (!limit || cattn_want_slots(sched, &want) <= limit)
+        return CATTN_OK;
+    size_t n_public;
+    if (count_public(sched, config, &n_public))
+        return CATTN_ENOMEM;
+    return cattn_want_slots(sched, &want) - n_public <= limit ? CATTN_OK : CATTN_ETOOBIG;
 }
 
 int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config, cattn_request *request)
@@ -118,8 +135,10 @@ int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *co
     uint32_t want;
     if (!sched || !request || !is_request(config))
         return CATTN_EINVAL;
-    if (!can_ever_fit(sched, config))
-        return CATTN_ETOOBIG;
+    cattn_lock(sched->cache);
+    int status = cattn_unlock(sched->cache, check_fit(sched, config));
+    if (status)
+        return status;
     if (cattn_sched_add(sched, config, &want))
         return CATTN_ENOMEM;
     sched->stats.n_submitted++;

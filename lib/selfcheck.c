@@ -3,11 +3,12 @@
 #include "cache.h"
 
 #include "memory.h"
+#include "readers.h"
 
 #include <string.h>
 
 struct root_counts {
-    uint64_t refs, slots, chunks, evictable, pinned;
+    uint64_t refs, slots, chunks, evictable, pinned, crossings, readers;
 };
 
 struct walk {
@@ -19,10 +20,12 @@ struct walk {
     uint64_t *writer;  /* ... and the last one found */
     uint64_t *pinned;  /* pins that hold it */
     uint32_t *children;
+    uint32_t *crossings;       /* of the children: those of other roots */
     uint32_t *place;           /* in the recency list, from 1; 0: not in it */
     struct root_counts *roots; /* of each root record */
     uint64_t *extras;          /* references of each token that has an extra */
     uint64_t *ids;             /* and of each extra */
+    struct root_counts *settings;
 };
 
 static bool is_slot(const struct walk *walk, uint32_t slot)
@@ -124,6 +127,13 @@ static bool check_extras(const struct walk *walk)
     return check_table(&extras->tokens, walk->extras) && check_table(&extras->ids, walk->ids);
 }
 
+/* Whether what has this root may refer to a slot: it is of the same root, or of the one that this reads. */
+static bool sees(const struct walk *walk, uint32_t root, uint32_t slot)
+{
+    uint32_t other = walk->tree->slots[slot].root;
+    return other == root || other == cattn_roots_at(&walk->tree->roots, root)->reads;
+}
+
 /* ---- who refers to what */
 
 static bool refer(const struct walk *walk, uint32_t slot, uint64_t n)
@@ -140,7 +150,8 @@ static void write_to(const struct walk *walk, uint32_t slot, uint64_t writer)
     walk->writer[slot] = writer;
 }
 
-/* The whole chunks of a sequence are published, one below the other, and have its tokens. */
+/* The whole chunks of a sequence are published, one below the other, and have its tokens.  (That public ones come first
+ * is said of each slot and its parent.) */
 static bool check_chunks(const struct walk *walk, const struct cattn_sequence *sequence)
 {
     const struct cattn_tree *tree = walk->tree;
@@ -150,7 +161,7 @@ static bool check_chunks(const struct walk *walk, const struct cattn_sequence *s
         if (!refer(walk, slot, 1))
             return false;
         const struct cattn_slot *x = &tree->slots[slot];
-        if (!x->published || x->parent != parent || x->root != sequence->root ||
+        if (!x->published || x->parent != parent || !sees(walk, sequence->root, slot) ||
             memcmp(cattn_tree_tokens(tree, slot), sequence->tokens + i * tree->chunk_tokens,
                    tree->chunk_tokens * sizeof(int32_t)))
             return false;
@@ -172,8 +183,9 @@ static bool check_tail(const struct walk *walk, const struct cattn_sequence *seq
     uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
     if (sequence->owns)
         write_to(walk, sequence->tail, sequence->handle);
-    return x->parent == parent && x->root == sequence->root && x->fill >= sequence->t &&
-           (!sequence->owns || x->fill == sequence->t) &&
+    if (x->root != sequence->root && (!sees(walk, sequence->root, sequence->tail) || !x->published || sequence->owns))
+        return false;
+    return x->parent == parent && x->fill >= sequence->t && (!sequence->owns || x->fill == sequence->t) &&
            !memcmp(cattn_tree_tokens(tree, sequence->tail), sequence->tokens + n_whole, sequence->t * sizeof(int32_t));
 }
 
@@ -270,10 +282,14 @@ static bool check_slot(const struct walk *walk, uint32_t slot)
     count_for_root(&walk->roots[x->root], x);
     if (x->parent == CATTN_NONE)
         return true;
-    if (!is_used(walk, x->parent) || tree->slots[x->parent].root != x->root || (refs && !walk->refs[x->parent]) ||
+    if (!is_used(walk, x->parent) || !sees(walk, x->root, x->parent) || (refs && !walk->refs[x->parent]) ||
         (x->published && !tree->slots[x->parent].published))
         return false;
     walk->children[x->parent] += x->published;
+    if (x->published && tree->slots[x->parent].root != x->root) {
+        walk->crossings[x->parent]++;
+        walk->roots[x->root].crossings++;
+    }
     return true;
 }
 
@@ -288,7 +304,8 @@ static bool check_slots(const struct walk *walk)
         stored += walk->tree->slots[slot].fill;
     }
     for (uint32_t slot = 0; slot < walk->n; slot++) {
-        if (walk->tree->slots[slot].children != walk->children[slot])
+        if (walk->tree->slots[slot].children != walk->children[slot] ||
+            walk->tree->slots[slot].crossings != walk->crossings[slot])
             return false;
     }
     return stored == walk->tree->stored_tokens;
@@ -397,19 +414,69 @@ static bool check_index(const struct walk *walk)
     return good && n_index == n_published && n_firsts == n_chains;
 }
 
+/* Who is read reads nobody, is there at all, and has its name if its readers have theirs. */
+static bool check_readers(const struct cattn_roots *roots, struct root_counts *counts)
+{
+    for (uint32_t i = 0; i < roots->n; i++) {
+        const struct cattn_root *root = cattn_roots_at(roots, i);
+        if (!root->name || root->reads == CATTN_NONE)
+            continue;
+        const struct cattn_root *public = root->reads < roots->n ? cattn_roots_at(roots, root->reads) : NULL;
+        if (!public || !public->name || public->reads != CATTN_NONE || (root->current && !public->current))
+            return false;
+        counts[root->reads].refs++;
+        counts[root->reads].readers++;
+    }
+    return true;
+}
+
+static bool check_root(const struct cattn_roots *roots, uint32_t i, const struct root_counts *counts)
+{
+    const struct cattn_root *root = cattn_roots_at(roots, i);
+    if (root->n_slots != counts->slots || root->n_chunks != counts->chunks || root->n_evictable != counts->evictable ||
+        root->n_pinned != counts->pinned || root->n_crossings != counts->crossings ||
+        root->n_readers != counts->readers)
+        return false;
+    if (root->refs != counts->refs + root->has_settings || (root->name && !root->refs) ||
+        (root->current && !root->name))
+        return false;
+    return !root->name || (cattn_roots_find(roots, root->name, root->name_length) == i) == root->current;
+}
+
+/* A record reads what the setting of its name says. */
+static bool follows_setting(const struct walk *walk, const struct cattn_root *root)
+{
+    const struct cattn_root *public = cattn_readers_public(walk->tree, root->name, root->name_length);
+    if (!public || cattn_roots_is_idle(root))
+        return root->reads == CATTN_NONE;
+    return root->reads != CATTN_NONE &&
+           root->reads == cattn_roots_find(&walk->tree->roots, public->name, public->name_length);
+}
+
 static bool check_roots(const struct walk *walk)
 {
     const struct cattn_roots *roots = &walk->tree->roots;
+    if (!check_readers(roots, walk->roots))
+        return false;
     for (uint32_t i = 0; i < roots->n; i++) {
         const struct cattn_root *root = cattn_roots_at(roots, i);
-        const struct root_counts *counts = &walk->roots[i];
-        if (root->n_slots != counts->slots || root->n_chunks != counts->chunks ||
-            root->n_evictable != counts->evictable || root->n_pinned != counts->pinned)
+        if (!check_root(roots, i, &walk->roots[i]) || (root->current && !follows_setting(walk, root)) ||
+            root->spare != (root->name ? CATTN_NONE : 0))
             return false;
-        if (root->refs != counts->refs + root->has_settings || (root->name && !root->refs) ||
-            (root->current && !root->name))
-            return false;
-        if (root->name && (cattn_roots_find(roots, root->name, root->name_length) == i) != root->current)
+    }
+    return true;
+}
+
+/* Each name that reads another refers to itself. */
+static bool check_settings(const struct walk *walk)
+{
+    const struct cattn_roots *settings = &walk->tree->settings;
+    if (!check_readers(settings, walk->settings))
+        return false;
+    for (uint32_t i = 0; i < settings->n; i++) {
+        const struct cattn_root *setting = cattn_roots_at(settings, i);
+        walk->settings[i].refs += setting->name && setting->reads != CATTN_NONE;
+        if (!check_root(settings, i, &walk->settings[i]) || (setting->name && !setting->current))
             return false;
     }
     return true;
@@ -418,8 +485,8 @@ static bool check_roots(const struct walk *walk)
 static bool check_all(const struct walk *walk)
 {
     return check_extras(walk) && check_sequences(walk) && check_step(walk) && check_pins(walk) && check_slots(walk) &&
-           check_free_list(walk) && check_recency(walk) && check_index(walk) && check_roots(walk) &&
-           cattn_order_check(walk->tree);
+           check_free_list(walk) && check_recency(walk) && check_index(walk) && check_settings(walk) &&
+           check_roots(walk) && cattn_order_check(walk->tree);
 }
 
 static int selfcheck(const struct cattn_cache *cache)
@@ -438,21 +505,25 @@ static int selfcheck(const struct cattn_cache *cache)
                         .writer = cattn_calloc(n, sizeof(*walk.writer)),
                         .pinned = cattn_calloc(n, sizeof(*walk.pinned)),
                         .children = cattn_calloc(n, sizeof(*walk.children)),
+                        .crossings = cattn_calloc(n, sizeof(*walk.crossings)),
                         .place = cattn_calloc(n, sizeof(*walk.place)),
                         .roots = cattn_calloc(tree->roots.n, sizeof(*walk.roots)),
+                        .settings = cattn_calloc(tree->settings.n, sizeof(*walk.settings)),
                         .extras = cattn_calloc(tree->extras.tokens.n, sizeof(*walk.extras)),
                         .ids = cattn_calloc(tree->extras.ids.n, sizeof(*walk.ids))};
     int status = CATTN_ENOMEM;
-    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.place && walk.roots &&
-        walk.extras && walk.ids)
+    if (walk.refs && walk.writers && walk.writer && walk.pinned && walk.children && walk.crossings && walk.place &&
+        walk.roots && walk.settings && walk.extras && walk.ids)
         status = check_all(&walk) ? CATTN_OK : CATTN_ESTATE;
     cattn_free(walk.refs);
     cattn_free(walk.writers);
     cattn_free(walk.writer);
     cattn_free(walk.pinned);
     cattn_free(walk.children);
+    cattn_free(walk.crossings);
     cattn_free(walk.place);
     cattn_free(walk.roots);
+    cattn_free(walk.settings);
     cattn_free(walk.extras);
     cattn_free(walk.ids);
     return status;

@@ -2,6 +2,8 @@
 
 #include "cache.h"
 #include "memory.h"
+#include "readers.h"
+#include "view.h"
 #include "why.h"
 
 #include <string.h>
@@ -171,16 +173,17 @@ void cattn_sequence_remove(struct cattn_cache *cache, struct cattn_sequence *seq
 /* ---- open and fork */
 
 /* Whole published chunks, then a borrow of the longest partial one.  References come later. */
-static int match(const struct cattn_tree *tree, struct cattn_sequence *sequence, const int32_t *tokens, size_t n)
+static int match(const struct cattn_tree *tree, struct cattn_view view, struct cattn_sequence *sequence,
+                 const int32_t *tokens, size_t n)
 {
     size_t c = tree->chunk_tokens;
     if (cattn_sequence_reserve(sequence, n / c, 0))
         return CATTN_ENOMEM;
-    sequence->n_chunks = cattn_tree_match(tree, sequence->root, tokens, n / c, sequence->chunks);
+    sequence->n_chunks = cattn_view_match(tree, view, tokens, n, sequence->chunks);
     size_t done = sequence->n_chunks * c;
     uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
     uint32_t rest = n - done < c ? (uint32_t)(n - done) : (uint32_t)c;
-    sequence->tail = cattn_tree_find_partial(tree, parent, sequence->root, tokens + done, rest, &sequence->t);
+    sequence->tail = cattn_view_partial(tree, view, parent, tokens + done, rest, &sequence->t);
     sequence->n_tokens = done + sequence->t;
     sequence->uncounted = sequence->n_tokens;
     return CATTN_OK;
@@ -199,17 +202,18 @@ static int copy_tokens(struct cattn_sequence *sequence, const int32_t *tokens)
 static int open_translated(struct cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens, size_t n,
                            cattn_seq *seq, size_t *n_cached)
 {
-    struct cattn_roots *roots = &cache->tree.roots;
+    struct cattn_view view = cattn_view_named(&cache->tree, ns, ns_len);
     struct cattn_sequence *sequence = new_sequence();
     if (!sequence || reserve_handle(&cache->sequences))
         goto no_memory;
-    sequence->root = cattn_roots_find(roots, ns, ns_len);
-    if (sequence->root != CATTN_NONE && n && match(&cache->tree, sequence, tokens, n - 1))
+    sequence->root = view.root;
+    if (n && (view.root != CATTN_NONE || view.public != CATTN_NONE) &&
+        match(&cache->tree, view, sequence, tokens, n - 1))
         goto no_memory;
     if (copy_tokens(sequence, tokens))
         goto no_memory;
-    cattn_why_note(cache, sequence, ns, ns_len, tokens, n);
-    if (sequence->root == CATTN_NONE && cattn_roots_add(roots, ns, ns_len, &sequence->root))
+    cattn_why_note(cache, sequence, view, ns, ns_len, tokens, n);
+    if (sequence->root == CATTN_NONE && cattn_readers_enter(&cache->tree, ns, ns_len, &sequence->root))
         goto no_memory;
     add_sequence(cache, sequence);
     cattn_why_count(cache, sequence);
@@ -298,14 +302,15 @@ static void truncate_tail(struct cattn_tree *tree, struct cattn_sequence *sequen
     sequence->t = t;
 }
 
-/* The last chunk becomes an own tail again if nobody else knows it, else a borrow.  The reference is the path's. */
+/* The last chunk becomes an own tail again if nobody else knows it, and its namespace is not one that this one only
+ * reads; else a borrow.  The reference is the path's. */
 static void truncate_chunk(struct cattn_tree *tree, struct cattn_sequence *sequence, uint32_t t)
 {
     uint32_t slot = sequence->chunks[--sequence->n_chunks];
     struct cattn_slot *x = &tree->slots[slot];
     sequence->tail = slot;
     sequence->t = t;
-    sequence->owns = x->refs == 1 && !x->children;
+    sequence->owns = x->refs == 1 && !x->children && x->root == sequence->root;
     if (sequence->owns) {
         cattn_tree_unpublish(tree, slot);
         cattn_tree_set_fill(tree, slot, t);

@@ -3,6 +3,7 @@
 #include "cache.h"
 #include "memory.h"
 #include "quota.h"
+#include "view.h"
 
 #include <string.h>
 
@@ -174,18 +175,35 @@ static bool is_pending(uint32_t node)
     return node != CATTN_NONE && node >= CATTN_PENDING;
 }
 
-/* Hashes depend on tokens alone, so all of an item's are there before the first is looked for. */
-static void hash_chunks(struct cattn_step *step, struct cattn_plan *plan)
+/* What the hashes of the chunks of a root below a node start from. */
+static uint64_t above_node(const struct cattn_step *step, uint32_t node, uint32_t root)
+{
+    const struct cattn_tree *tree = &step->cache->tree;
+    if (!is_pending(node))
+        return cattn_tree_above(tree, node, root);
+    const struct cattn_piece *piece = &step->pieces[node - CATTN_PENDING];
+    return piece->root == root ? piece->hash : cattn_tree_cross(tree, piece->hash, root);
+}
+
+/* The last of n whole chunks of a path. */
+static uint32_t last_node(const struct cattn_sequence *sequence, size_t n)
+{
+    return n ? sequence->chunks[n - 1] : CATTN_NONE;
+}
+
+/* Hashes depend on tokens alone, so all of an item's are there before the first is looked for: those of the sequence's
+ * own chunks from the n-th on. */
+static void hash_chunks(struct cattn_step *step, struct cattn_plan *plan, size_t n)
 {
     const struct cattn_tree *tree = &step->cache->tree;
     const struct cattn_sequence *sequence = plan->sequence;
     size_t c = tree->chunk_tokens, end = sequence->n_tokens + plan->n_tokens;
     plan->first_hash = step->n_hashes;
-    if ((sequence->n_chunks + 1) * c > end)
+    if ((n + 1) * c > end)
         return;
-    uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
-    uint64_t hash = cattn_tree_above(tree, parent, sequence->root);
-    for (size_t n = sequence->n_chunks; (n + 1) * c <= end; n++) {
+    step->n_hashes += n - sequence->n_chunks;
+    uint64_t hash = above_node(step, last_node(sequence, n), sequence->root);
+    for (; (n + 1) * c <= end; n++) {
         hash = cattn_tree_hash(tree, hash, sequence->tokens + n * c);
         cattn_tree_fetch(tree, hash);
         step->hashes[step->n_hashes++] = hash;
@@ -212,27 +230,87 @@ static void add_pending(struct cattn_step *step, uint32_t number)
     step->pending[i] = number + 1;
 }
 
-/* Whole chunks that are published, or that an earlier item makes.  The tokens of the tail or borrow come first: what is
- * matched replaces it. */
+/* A whole chunk that is published, or that an earlier item makes. */
+static uint32_t find_node(const struct cattn_step *step, uint32_t parent, uint32_t root, const int32_t *tokens,
+                          uint64_t hash)
+{
+    uint32_t node = CATTN_NONE;
+    if (!is_pending(parent))
+        node = cattn_tree_find(&step->cache->tree, parent, root, tokens, hash);
+    return node != CATTN_NONE ? node : find_pending(step, parent, root, tokens, hash);
+}
+
+/* The tokens of the tail or borrow come first: what is matched replaces it. */
 static void match_again(struct cattn_step *step, struct cattn_plan *plan)
 {
-    const struct cattn_tree *tree = &step->cache->tree;
     struct cattn_sequence *sequence = plan->sequence;
-    size_t c = tree->chunk_tokens, end = sequence->n_tokens + plan->n_tokens;
-    uint32_t parent = sequence->n_chunks ? sequence->chunks[sequence->n_chunks - 1] : CATTN_NONE;
+    size_t c = step->cache->tree.chunk_tokens, end = sequence->n_tokens + plan->n_tokens;
+    uint32_t parent = last_node(sequence, sequence->n_chunks);
     plan->n_matched = 0;
     for (size_t n = sequence->n_chunks; (n + 1) * c <= end; n++) {
-        const int32_t *tokens = sequence->tokens + n * c;
         uint64_t hash = step->hashes[plan->first_hash + plan->n_matched];
-        uint32_t node = CATTN_NONE;
-        if (!is_pending(parent))
-            node = cattn_tree_find(tree, parent, sequence->root, tokens, hash);
-        if (node == CATTN_NONE)
-            node = find_pending(step, parent, sequence->root, tokens, hash);
+        uint32_t node = find_node(step, parent, sequence->root, sequence->tokens + n * c, hash);
         if (node == CATTN_NONE)
             break;
         sequence->chunks[n] = parent = node;
         plan->n_matched++;
+    }
+}
+
+/* The chunks of one root that follow the first n of the path.  Returns how many there are. */
+static size_t follow_nodes(const struct cattn_step *step, const struct cattn_plan *plan, size_t n, uint32_t root)
+{
+    const struct cattn_tree *tree = &step->cache->tree;
+    struct cattn_sequence *sequence = plan->sequence;
+    size_t c = tree->chunk_tokens, end = sequence->n_tokens + plan->n_tokens, first = n;
+    uint32_t parent = last_node(sequence, n);
+    uint64_t hash = above_node(step, parent, root);
+    for (; (n + 1) * c <= end; n++) {
+        hash = cattn_tree_hash(tree, hash, sequence->tokens + n * c);
+        parent = find_node(step, parent, root, sequence->tokens + n * c, hash);
+        if (parent == CATTN_NONE)
+            break;
+        sequence->chunks[n] = parent;
+    }
+    return n - first;
+}
+
+static uint32_t parent_of(const struct cattn_step *step, uint32_t node)
+{
+    return is_pending(node) ? step->pieces[node - CATTN_PENDING].parent : step->cache->tree.slots[node].parent;
+}
+
+/* The same for a path to which public chunks may be added yet, behind each of which own ones may follow: the longest,
+ * and of equals the one with most public chunks. */
+static void match_across(struct cattn_step *step, struct cattn_plan *plan, uint32_t public)
+{
+    struct cattn_sequence *sequence = plan->sequence;
+    size_t held = sequence->n_chunks, n_public = held + follow_nodes(step, plan, held, public), best = n_public;
+    uint32_t leaf = last_node(sequence, best);
+    for (size_t n = n_public + 1; n-- > held;) {
+        size_t length = n + follow_nodes(step, plan, n, sequence->root);
+        if (length > best) {
+            best = length;
+            leaf = last_node(sequence, best);
+        }
+    }
+    for (size_t n = best; n > held; leaf = parent_of(step, leaf))
+        sequence->chunks[--n] = leaf;
+    plan->n_matched = best - held;
+}
+
+/* Whole chunks that are there already. */
+static void match_item(struct cattn_step *step, struct cattn_plan *plan)
+{
+    const struct cattn_tree *tree = &step->cache->tree;
+    struct cattn_sequence *sequence = plan->sequence;
+    struct cattn_view view = cattn_view_of(tree, sequence->root);
+    if (cattn_view_is_public(tree, view, last_node(sequence, sequence->n_chunks))) {
+        match_across(step, plan, view.public);
+        hash_chunks(step, plan, sequence->n_chunks + plan->n_matched);
+    } else {
+        hash_chunks(step, plan, sequence->n_chunks);
+        match_again(step, plan);
     }
 }
 
@@ -287,10 +365,8 @@ static void plan_item(struct cattn_step *step, struct cattn_plan *plan, const st
                                 .n_tokens = item->n_tokens,
                                 .tail = CATTN_NONE,
                                 .replaced = CATTN_NONE};
-    if (step->pending_possible) {
-        hash_chunks(step, plan);
-        match_again(step, plan);
-    }
+    if (step->pending_possible)
+        match_item(step, plan);
     plan->how = placing_of(&step->cache->tree, plan);
     uint64_t n_rows = cut_pieces(step, plan);
     if (n_rows < item->min_rows)
@@ -349,14 +425,18 @@ static uint32_t mark_slot(struct cattn_tree *tree, uint32_t slot)
     return 1;
 }
 
-/* Matched chunks of an item that nobody refers to, and that were not counted before: evictable no more. */
-static uint32_t count_idle(struct cattn_tree *tree, const struct cattn_plan *plan)
+/* Matched chunks of an item that nobody refers to, and that were not counted before: evictable no more.  demand: adds
+ * them to that of their roots. */
+static uint32_t count_idle(struct cattn_tree *tree, const struct cattn_plan *plan, bool demand)
 {
     const uint32_t *matched = plan->sequence->chunks + plan->sequence->n_chunks;
     uint32_t n = 0;
     for (size_t k = 0; k < plan->n_matched; k++) {
-        if (!is_pending(matched[k]) && !tree->slots[matched[k]].refs)
-            n += mark_slot(tree, matched[k]);
+        if (is_pending(matched[k]) || tree->slots[matched[k]].refs || !mark_slot(tree, matched[k]))
+            continue;
+        n++;
+        if (demand)
+            cattn_demand_add(tree, tree->slots[matched[k]].root, 0, 1);
     }
     return n;
 }
@@ -367,7 +447,7 @@ static uint32_t count_held(const struct cattn_step *step)
     uint32_t n = 0;
     tree->mark++;
     for (size_t i = 0; i < step->n_plans; i++)
-        n += count_idle(tree, &step->plans[i]);
+        n += count_idle(tree, &step->plans[i], false);
     return n;
 }
 
@@ -384,8 +464,9 @@ static uint64_t count_kept(const struct cattn_step *step, uint32_t root)
         if (root != CATTN_NONE && sequence->root != root)
             continue;
         for (size_t k = 0; k < sequence->n_chunks + plan->n_matched; k++) {
-            if (!is_pending(sequence->chunks[k]))
-                n += mark_slot(tree, sequence->chunks[k]);
+            uint32_t slot = sequence->chunks[k];
+            if (!is_pending(slot) && (root == CATTN_NONE || tree->slots[slot].root == root))
+                n += mark_slot(tree, slot);
         }
         if (needs_no_slot(plan))
             n += mark_slot(tree, sequence->tail);
@@ -401,7 +482,8 @@ static bool fits_quotas(struct cattn_step *step)
     for (size_t i = 0; i < step->n_plans; i++) {
         const struct cattn_plan *plan = &step->plans[i];
         uint64_t n_new = plan->n_pieces - needs_no_slot(plan);
-        cattn_demand_add(tree, plan->sequence->root, n_new, count_idle(tree, plan));
+        cattn_demand_add(tree, plan->sequence->root, n_new, 0);
+        count_idle(tree, plan, true);
     }
     step->refused = cattn_demand_above(tree);
     return step->refused == CATTN_NONE && cattn_demand_has_room(tree);

@@ -42,6 +42,7 @@ int cattn_tree_init(struct cattn_tree *tree, uint32_t n_slots, uint32_t chunk_to
                                 .extras = {.seed = seed}};
     cattn_roots_init(&tree->roots, seed);
     cattn_order_init(&tree->order);
+    cattn_roots_init(&tree->settings, seed);
     tree->index.mask = tree->firsts.mask = (uint32_t)(entries - 1);
     /* calloc leaves big arrays untouched until they are used */
     tree->slots = cattn_calloc(n_slots, sizeof(*tree->slots));
@@ -60,6 +61,7 @@ void cattn_tree_release(struct cattn_tree *tree)
 {
     cattn_roots_release(&tree->roots);
     cattn_order_release(&tree->order);
+    cattn_roots_release(&tree->settings);
     cattn_ghosts_release(&tree->ghosts);
     cattn_extras_release(&tree->extras);
     cattn_events_close(&tree->events);
@@ -73,10 +75,17 @@ void cattn_tree_release(struct cattn_tree *tree)
 
 /* ---- hashes and tables */
 
+uint64_t cattn_tree_cross(const struct cattn_tree *tree, uint64_t hash, uint32_t root)
+{
+    return cattn_hash_mix(hash, cattn_roots_at(&tree->roots, root)->id);
+}
+
 uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32_t root)
 {
-    return parent != CATTN_NONE ? tree->slots[parent].hash
-                                : cattn_hash_mix(tree->seed, cattn_roots_at(&tree->roots, root)->id);
+    if (parent == CATTN_NONE)
+        return cattn_tree_cross(tree, tree->seed, root);
+    const struct cattn_slot *above = &tree->slots[parent];
+    return above->root == root ? above->hash : cattn_tree_cross(tree, above->hash, root);
 }
 
 /* A token's number means nothing once it is not in use any more, but hashes are remembered for longer. */
@@ -188,10 +197,11 @@ static void fetch_chunk(const struct cattn_tree *tree, uint64_t hash)
         FETCH(tokens + at);
 }
 
-size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, uint32_t *path)
+size_t cattn_tree_follow(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens, size_t n,
+                         uint32_t *path)
 {
-    uint64_t hashes[AHEAD], above = cattn_tree_above(tree, CATTN_NONE, root);
-    uint32_t c = tree->chunk_tokens, parent = CATTN_NONE;
+    uint64_t hashes[AHEAD], above = cattn_tree_above(tree, parent, root);
+    uint32_t c = tree->chunk_tokens;
     size_t n_hashed = 0, n_fetched = 0, n_found = 0;
     for (; n_found < n; n_found++) {
         size_t ahead = n_found ? n_found + AHEAD : 1; /* most prompts that are not found fail at once */
@@ -207,6 +217,11 @@ size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int3
         path[n_found] = parent;
     }
     return n_found;
+}
+
+size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, uint32_t *path)
+{
+    return cattn_tree_follow(tree, CATTN_NONE, root, tokens, n, path);
 }
 
 uint32_t cattn_tree_find_first(const struct cattn_tree *tree, uint32_t parent, uint32_t root, int32_t token)
@@ -250,6 +265,21 @@ uint32_t cattn_tree_find_partial(const struct cattn_tree *tree, uint32_t parent,
 
 /* ---- publication */
 
+/* One child more or less of its parent, for a chunk that is published now or ceases to be. */
+static void count_child(struct cattn_tree *tree, const struct cattn_slot *x, int more)
+{
+    struct cattn_root *root = cattn_roots_at(&tree->roots, x->root);
+    root->n_chunks += (uint32_t)more;
+    if (x->parent == CATTN_NONE)
+        return;
+    struct cattn_slot *parent = &tree->slots[x->parent];
+    parent->children += (uint32_t)more;
+    if (parent->root != x->root) {
+        parent->crossings += (uint32_t)more;
+        root->n_crossings += (uint32_t)more;
+    }
+}
+
 void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
 {
     struct cattn_slot *x = &tree->slots[slot];
@@ -269,9 +299,7 @@ void cattn_tree_publish(struct cattn_tree *tree, uint32_t slot, uint64_t hash)
     } else {
         insert_entry(&tree->firsts, slot, x->first_tag);
     }
-    if (x->parent != CATTN_NONE)
-        tree->slots[x->parent].children++;
-    cattn_roots_at(&tree->roots, x->root)->n_chunks++;
+    count_child(tree, x, 1);
     if (tree->order.ranks)
         cattn_order_published(tree, slot);
     if (tree->events.call)
@@ -292,9 +320,7 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot)
         remove_entry(&tree->firsts, slot, x->first_tag);
     if (x->older != CATTN_NONE)
         tree->slots[x->older].newer = x->newer;
-    if (x->parent != CATTN_NONE)
-        tree->slots[x->parent].children--;
-    cattn_roots_at(&tree->roots, x->root)->n_chunks--;
+    count_child(tree, x, -1);
     x->published = false;
     tree->revision++;
     if (tree->order.ranks)
@@ -485,17 +511,38 @@ void cattn_tree_evict(struct cattn_tree *tree, uint32_t n)
 
 /* ---- pins and namespaces */
 
-/* The last of the whole chunks of the tokens; CATTN_NONE unless all are cached. */
-static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n)
+static uint32_t find_child(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens)
+{
+    return cattn_tree_find(tree, parent, root, tokens,
+                           cattn_tree_hash(tree, cattn_tree_above(tree, parent, root), tokens));
+}
+
+/* The last of the whole chunks of the tokens, all of one root below a parent; CATTN_NONE unless all are cached. */
+static uint32_t descend(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens, size_t n)
 {
     uint32_t slot = CATTN_NONE;
-    for (size_t c = tree->chunk_tokens; n >= c; tokens += c, n -= c) {
-        uint64_t hash = cattn_tree_hash(tree, cattn_tree_above(tree, slot, root), tokens);
-        slot = cattn_tree_find(tree, slot, root, tokens, hash);
+    for (size_t c = tree->chunk_tokens; n >= c; tokens += c, n -= c, parent = slot) {
+        slot = find_child(tree, parent, root, tokens);
         if (slot == CATTN_NONE)
             break;
     }
     return slot;
+}
+
+/* The same for a path from the root, which may begin with chunks that the root reads but ends with one of its own; with
+ * most that it reads.  pinned: pins end there. */
+static uint32_t find_leaf(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, bool pinned)
+{
+    uint32_t leaf = CATTN_NONE, parent = CATTN_NONE, public = cattn_roots_at(&tree->roots, root)->reads;
+    for (size_t c = tree->chunk_tokens; n >= c; tokens += c, n -= c) {
+        uint32_t slot = descend(tree, parent, root, tokens, n);
+        if (slot != CATTN_NONE && (!pinned || tree->slots[slot].pins))
+            leaf = slot;
+        parent = public == CATTN_NONE ? CATTN_NONE : find_child(tree, parent, public, tokens);
+        if (parent == CATTN_NONE)
+            break;
+    }
+    return leaf;
 }
 
 static void count_pinned(struct cattn_tree *tree, uint32_t slot, int more)
@@ -520,7 +567,7 @@ uint32_t cattn_tree_leaf(const struct cattn_tree *tree, const void *name, size_t
                          size_t n)
 {
     uint32_t root = cattn_roots_find(&tree->roots, name, length);
-    return root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n);
+    return root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n, false);
 }
 
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
@@ -550,59 +597,113 @@ static void remove_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n)
 
 int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n)
 {
-    uint32_t leaf = cattn_tree_leaf(tree, name, length, tokens, n);
-    if (leaf == CATTN_NONE || !tree->slots[leaf].pins)
+    uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    uint32_t leaf = root == CATTN_NONE ? CATTN_NONE : find_leaf(tree, root, tokens, n, true);
+    if (leaf == CATTN_NONE)
         return CATTN_ENOTFOUND;
     remove_pins(tree, leaf, 1);
     return CATTN_OK;
 }
 
-static void free_unreferenced(struct cattn_tree *tree, uint32_t root)
+static bool has_name(const struct cattn_tree *tree, uint32_t slot)
+{
+    return cattn_roots_at(&tree->roots, tree->slots[slot].root)->current;
+}
+
+/* Frees an unreferenced chunk whose root has lost its name.  A public one above it, whose time is over, goes with it;
+ * those that go lie behind it in the recency list. */
+static void forget_slot(struct cattn_tree *tree, uint32_t slot)
+{
+    uint32_t parent = tree->slots[slot].parent;
+    unlink_slot(tree, slot);
+    free_slot(tree, slot);
+    if (parent != CATTN_NONE && has_name(tree, parent) && cattn_order_is_over(tree, parent))
+        cattn_tree_evict_from(tree, parent);
+}
+
+/* Undoes the pins of roots that lost their names, and frees what nobody refers to. */
+static void sweep(struct cattn_tree *tree)
 {
     for (uint32_t slot = tree->oldest; slot != CATTN_NONE;) {
-        uint32_t next = tree->slots[slot].next;
-        if (tree->slots[slot].root == root) {
-            unlink_slot(tree, slot);
-            free_slot(tree, slot);
+        uint32_t before = tree->slots[slot].prev, next = tree->slots[slot].next;
+        if (!has_name(tree, slot)) {
+            forget_slot(tree, slot);
+            next = before == CATTN_NONE ? tree->oldest : tree->slots[before].next;
         }
         slot = next;
     }
+    for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {
+        if (tree->slots[slot].root != CATTN_NONE && tree->slots[slot].pins && !has_name(tree, slot))
+            remove_pins(tree, slot, tree->slots[slot].pins);
+    }
 }
 
-/* Takes the name away from its root; a name with settings goes to a new one. */
-static int retire(struct cattn_tree *tree, uint32_t root)
+/* What taking the name away from its root will need. */
+static int prepare(struct cattn_tree *tree, const void *name, size_t length)
 {
-    if (!cattn_roots_at(&tree->roots, root)->has_settings) {
-        cattn_roots_retire(&tree->roots, root);
+    uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    return root == CATTN_NONE ? CATTN_OK : cattn_roots_prepare(&tree->roots, root);
+}
+
+static int unprepare(struct cattn_tree *tree, const void *name, size_t length)
+{
+    uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    if (root != CATTN_NONE)
+        cattn_roots_unprepare(&tree->roots, root);
+    return CATTN_OK;
+}
+
+/* Takes the name away from its root; one with quotas goes to a new one, which prepare() made. */
+static int retire_name(struct cattn_tree *tree, const void *name, size_t length)
+{
+    uint32_t root = cattn_roots_find(&tree->roots, name, length);
+    cattn_ghosts_remove(&tree->ghosts, cattn_roots_hash(&tree->roots, name, length));
+    if (root == CATTN_NONE)
+        return CATTN_OK;
+    struct cattn_root *record = cattn_roots_at(&tree->roots, root);
+    if (cattn_roots_is_idle(record)) {
+        record->hits = record->misses = record->evictions = 0;
         return CATTN_OK;
     }
-    if (cattn_roots_renew(&tree->roots, root))
-        return CATTN_ENOMEM;
-    cattn_order_refresh(tree, root);
+    if (tree->events.call)
+        cattn_events_cleared(tree, root);
+    if (record->has_settings)
+        cattn_roots_renew(&tree->roots, root);
+    else
+        cattn_roots_retire(&tree->roots, root);
+    if (tree->order.ranks)
+        cattn_order_refresh(tree, root);
+    tree->revision++;
     return CATTN_OK;
+}
+
+/* Does it to all that read a name, then to the name, as long as that succeeds. */
+static int for_readers(struct cattn_tree *tree, const void *name, size_t length,
+                       int (*call)(struct cattn_tree *tree, const void *name, size_t length))
+{
+    const struct cattn_roots *settings = &tree->settings;
+    uint32_t setting = cattn_roots_find(settings, name, length);
+    uint32_t n_readers = setting == CATTN_NONE ? 0 : cattn_roots_at(settings, setting)->n_readers;
+    int status = CATTN_OK;
+    for (uint32_t i = 0; n_readers && !status; i++) {
+        const struct cattn_root *reader = cattn_roots_at(settings, i);
+        if (reader->name && reader->reads == setting) {
+            status = call(tree, reader->name, reader->name_length);
+            n_readers--;
+        }
+    }
+    return status ? status : call(tree, name, length);
 }
 
 int cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length)
 {
-    uint32_t root = cattn_roots_find(&tree->roots, name, length);
-    if (root != CATTN_NONE) {
-        cattn_roots_acquire(&tree->roots, root); /* the record stays until the walks are over */
-        if (retire(tree, root)) {
-            cattn_roots_drop(&tree->roots, root);
-            return CATTN_ENOMEM;
-        }
+    uint64_t revision = tree->revision;
+    if (for_readers(tree, name, length, prepare)) {
+        for_readers(tree, name, length, unprepare);
+        return CATTN_ENOMEM;
     }
-    cattn_ghosts_remove(&tree->ghosts, cattn_roots_hash(&tree->roots, name, length));
-    if (root == CATTN_NONE)
-        return CATTN_OK;
-    if (tree->events.call)
-        cattn_events_cleared(tree, root);
-    tree->revision++;
-    free_unreferenced(tree, root);
-    for (uint32_t slot = 0; tree->n_pins && slot < tree->n_touched; slot++) {
-        if (tree->slots[slot].root == root && tree->slots[slot].pins)
-            remove_pins(tree, slot, tree->slots[slot].pins);
-    }
-    cattn_roots_drop(&tree->roots, root);
+    for_readers(tree, name, length, retire_name);
+    if (tree->revision != revision)
+        sweep(tree);
     return CATTN_OK;
 }

@@ -17,6 +17,7 @@ struct cattn_slot {
     uint32_t parent;       /* CATTN_NONE: a first chunk */
     uint32_t next, prev;   /* in the recency list, or (next) in the list of free slots */
     uint32_t children;     /* published chunks below */
+    uint32_t crossings;    /* of them: those of namespaces that read this one's */
     uint32_t fill;         /* tokens stored */
     uint32_t dirty;        /* one past the last token ever written since the slot was taken */
     uint32_t pins;         /* that end here */
@@ -68,10 +69,11 @@ struct cattn_tree {
     struct cattn_table index;  /* published chunks by their hash */
     struct cattn_table firsts; /* the newest of those with equal (parent, first token); the others follow by `older` */
     struct cattn_roots roots;
-    struct cattn_order order;   /* of eviction, where it is not the recency list */
-    struct cattn_ghosts ghosts; /* what was evicted */
-    struct cattn_extras extras; /* what the negative ones among the tokens stand for */
-    struct cattn_events events; /* nobody listens, unless they are opened */
+    struct cattn_order order;    /* of eviction, where it is not the recency list */
+    struct cattn_roots settings; /* names that read others, and those others (readers.h) */
+    struct cattn_ghosts ghosts;  /* what was evicted */
+    struct cattn_extras extras;  /* what the negative ones among the tokens stand for */
+    struct cattn_events events;  /* nobody listens, unless they are opened */
 };
 
 /* CATTN_ENOMEM. */
@@ -111,8 +113,13 @@ void cattn_tree_evict_from(struct cattn_tree *tree, uint32_t slot);
 
 /* ---- finding */
 
-/* The hash that those of the chunks below start from: of the parent, which is published, or of the root. */
+/* The hash that those of the chunks of a root start from below a parent: its own hash, which is published; where the
+ * parent is of the root that this one reads, its hash and the root; below none, the root. */
 uint64_t cattn_tree_above(const struct cattn_tree *tree, uint32_t parent, uint32_t root);
+
+/* The same below a chunk of the root that this one reads, whose hash is known: what goes on there is found by this root
+ * alone. */
+uint64_t cattn_tree_cross(const struct cattn_tree *tree, uint64_t hash, uint32_t root);
 
 /* The hash of a chunk with these tokens below `above`.  No slot number goes into it, so that a path can be hashed
  * before its chunks are found. */
@@ -125,8 +132,12 @@ void cattn_tree_fetch(const struct cattn_tree *tree, uint64_t hash);
 uint32_t cattn_tree_find(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens,
                          uint64_t hash);
 
-/* Follows published chunks from the root down, as far as the tokens of n whole chunks lead.  Returns how many there
- * are; path[0 .. n) is theirs. */
+/* Follows published chunks of one root down from a parent (CATTN_NONE: from the root), as far as the tokens of n whole
+ * chunks lead.  Returns how many there are; path[0 .. n) is theirs. */
+size_t cattn_tree_follow(const struct cattn_tree *tree, uint32_t parent, uint32_t root, const int32_t *tokens, size_t n,
+                         uint32_t *path);
+
+/* The same from the root. */
 size_t cattn_tree_match(const struct cattn_tree *tree, uint32_t root, const int32_t *tokens, size_t n, uint32_t *path);
 
 /* The newest published chunk that begins with the token, or CATTN_NONE. */
@@ -146,20 +157,22 @@ void cattn_tree_unpublish(struct cattn_tree *tree, uint32_t slot);
 
 /* ---- pins and namespaces */
 
-/* Counted references on the whole chunks of the tokens.  CATTN_ENOTFOUND: there are none, or not all are cached;
- * unpin: or that is not pinned.  pin: CATTN_ENOMEM if there are too many to count. */
+/* Counted references on the whole chunks of the tokens.  CATTN_ENOTFOUND: there are none, or not all are cached, or all
+ * are those of the namespace that this one reads; unpin: or that is not pinned.  pin: CATTN_ENOMEM if there are too
+ * many to count. */
 int cattn_tree_pin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 int cattn_tree_unpin(struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens, size_t n);
 
 /* n pins more on the chunks from the root to a published one. */
 void cattn_tree_add_pins(struct cattn_tree *tree, uint32_t leaf, uint32_t n);
 
-/* The last of the whole chunks of the tokens; CATTN_NONE: there are none, or not all are cached. */
+/* The last of the whole chunks of the tokens, which is of the namespace itself; CATTN_NONE: there are none, or not all
+ * are cached, or all are public. */
 uint32_t cattn_tree_leaf(const struct cattn_tree *tree, const void *name, size_t length, const int32_t *tokens,
                          size_t n);
 
-/* The name starts empty again and loses its pins; its settings stay.  Sequences go on under the old root.
- * CATTN_ENOMEM, only if it has settings: nothing changed. */
+/* The name and those that read it start empty again and lose their pins; their settings stay.  Sequences go on under
+ * the old roots.  CATTN_ENOMEM, only if one of the names has a reserve or a limit: nothing changed. */
 int cattn_tree_invalidate(struct cattn_tree *tree, const void *name, size_t length);
 
 #endif

@@ -193,6 +193,18 @@ static void open_one(struct other *o)
     hold(o, seq);
 }
 
+/* In a private namespace, which reads the one of the stepping thread unless another thread has just taken that away. */
+static void open_private(struct other *o)
+{
+    struct cattn_namespace_config config = {.size = sizeof config, .public_ns = rng_chance(&o->rng, 80) ? "" : NULL};
+    const char *name = rng_chance(&o->rng, 50) ? "a" : "b";
+    expect(cattn_namespace_set(o->cache, name, 1, &config), CATTN_EBUSY, "namespace_set");
+    size_t n = draw_prompt(o), n_cached;
+    cattn_seq seq;
+    ck_assert_int_eq(cattn_seq_open(o->cache, name, 1, o->tokens, n, &seq, &n_cached), CATTN_OK);
+    hold(o, seq);
+}
+
 /* Of the stepping thread's, or its own. */
 static void fork_one(struct other *o)
 {
@@ -279,8 +291,10 @@ static void reorder(struct other *o)
 static void call_at_random(struct other *o)
 {
     uint64_t what = rng_below(&o->rng, 100);
-    if (what < 25 && o->n_held < MAX_HELD)
+    if (what < 20 && o->n_held < MAX_HELD)
         open_one(o);
+    else if (what < 25 && o->n_held < MAX_HELD)
+        open_private(o);
     else if (what < 45 && o->n_held < MAX_HELD)
         fork_one(o);
     else if (what < 60 && o->n_held)

@@ -443,9 +443,11 @@ static struct need what_is_needed(void)
     return need;
 }
 
-/* What is said of a good file. */
+/* What is said of a good file.  In these caches no namespace reads another one. */
 static int expected_status(const struct snapshot *old)
 {
+    if (saved_crosses(&file))
+        return CATTN_ESTATE;
     struct need need = what_is_needed();
     if (need.chunks > old->stats.n_slots)
         return CATTN_ETOOBIG;

@@ -194,7 +194,38 @@ static bool node_fits(const struct saved *file, uint32_t i)
     struct cattn_save_chunk x = saved_chunk(file, i);
     if (x.space >= file->header.n_spaces || !extras_fit(file, i) || !tokens_fit(file, i))
         return false;
-    return x.parent == CATTN_NONE || (x.parent < i && saved_chunk(file, x.parent).space == x.space);
+    return x.parent == CATTN_NONE || x.parent < i;
+}
+
+/* The namespace of what is above a chunk, where that is another one; or CATTN_NONE. */
+static uint32_t space_above(const struct saved *file, uint32_t i)
+{
+    struct cattn_save_chunk x = saved_chunk(file, i);
+    uint32_t above = x.parent == CATTN_NONE ? x.space : saved_chunk(file, x.parent).space;
+    return above == x.space ? CATTN_NONE : above;
+}
+
+/* Whether no namespace reads two others, or one that reads itself. */
+static bool publics_fit(const struct saved *file)
+{
+    for (uint32_t i = 0; i < file->header.n_chunks; i++) {
+        uint32_t public = space_above(file, i), space = saved_chunk(file, i).space;
+        for (uint32_t k = 0; public != CATTN_NONE && k < file->header.n_chunks; k++) {
+            uint32_t other = space_above(file, k), reader = saved_chunk(file, k).space;
+            if (other != CATTN_NONE && (reader == public || (reader == space && other != public)))
+                return false;
+        }
+    }
+    return true;
+}
+
+bool saved_crosses(const struct saved *file)
+{
+    for (uint32_t i = 0; i < file->header.n_chunks; i++) {
+        if (space_above(file, i) != CATTN_NONE)
+            return true;
+    }
+    return false;
 }
 
 /* Each is there once, and wanted. */
@@ -254,7 +285,7 @@ bool saved_read(struct saved *file, const unsigned char *data, size_t size, cons
     if (!header_fits(&file->header, cache) || !find_sections(file) || !model_fits(file) ||
         !each_sum((unsigned char *)data, size, compare_sum))
         return false;
-    return find_nodes(file) && find_strings(file) && nodes_fit(file) && strings_fit(file);
+    return find_nodes(file) && find_strings(file) && nodes_fit(file) && publics_fit(file) && strings_fit(file);
 }
 
 struct cattn_save_chunk saved_chunk(const struct saved *file, uint32_t i)

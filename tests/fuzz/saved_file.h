@@ -41,6 +41,9 @@ struct saved_bytes saved_name(const struct saved *file, uint32_t space);
 /* The extra identity of token `at` of a chunk; of length 0: it has none. */
 struct saved_bytes saved_extra(const struct saved *file, uint32_t i, uint32_t at);
 
+/* Whether a chunk is below one of another namespace, which its own must be known to read. */
+bool saved_crosses(const struct saved *file);
+
 /* Whether two chunks are at the same place and begin with the same n tokens and extra identities. */
 bool saved_alike(const struct saved *file, uint32_t i, uint32_t k, uint32_t n);
 

@@ -15,8 +15,8 @@ struct entry {
 
 static struct small small;
 static struct entry entries[MAX_ENTRIES]; /* what the events told of */
-static size_t n_entries, n_seen[4];
-static bool in_call;
+static size_t n_entries, n_seen[4], n_crossed;
+static bool in_call, readers; /* readers: some namespaces read another one */
 
 /* ---- the mirror */
 
@@ -35,12 +35,13 @@ static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-static uint64_t hash_of(const struct cattn_event *event)
+/* crosses: the parent is a chunk of another namespace. */
+static uint64_t hash_of(const struct cattn_event *event, bool crosses)
 {
-    uint64_t hash = event->parent;
-    if (!hash) {
+    uint64_t hash = event->parent ? event->parent : UINT64_C(14695981039346656037);
+    if (!event->parent || crosses) {
         unsigned char length[8] = {(unsigned char)event->ns_len};
-        hash = fnv(fnv(UINT64_C(14695981039346656037), length, 8), event->ns, event->ns_len);
+        hash = fnv(fnv(hash, length, 8), event->ns, event->ns_len);
     }
     for (size_t i = 0; i < event->n_tokens; i++) {
         uint32_t token = (uint32_t)event->tokens[i];
@@ -53,15 +54,17 @@ static uint64_t hash_of(const struct cattn_event *event)
 static void publish(const struct cattn_event *event)
 {
     struct entry *parent = find(event->parent);
-    ck_assert_uint_eq(event->hash, hash_of(event));
-    ck_assert_ptr_null(find(event->hash));
     ck_assert(parent || !event->parent);
+    bool crosses = parent && (strlen(parent->name) != event->ns_len || memcmp(parent->name, event->ns, event->ns_len));
+    ck_assert(!crosses || readers);
+    n_crossed += crosses;
+    ck_assert_uint_eq(event->hash, hash_of(event, crosses));
+    ck_assert_ptr_null(find(event->hash));
     ck_assert_uint_lt(n_entries, MAX_ENTRIES);
     struct entry *entry = &entries[n_entries++];
     *entry = (struct entry){.hash = event->hash, .parent = event->parent};
     memcpy(entry->tokens, event->tokens, sizeof entry->tokens);
     memcpy(entry->name, event->ns, event->ns_len);
-    ck_assert(!parent || !strcmp(parent->name, entry->name));
 }
 
 static void take_away(const struct cattn_event *event)
@@ -110,13 +113,17 @@ static void listen(void *context, const struct cattn_event *event)
 static uint64_t expected_hash(const struct cattn_tree *tree, uint32_t slot)
 {
     uint32_t path[64], n = 0;
-    const struct cattn_root *root = cattn_roots_at(&tree->roots, tree->slots[slot].root);
-    struct cattn_event event = {.ns = root->name, .ns_len = root->name_length, .n_tokens = C};
+    struct cattn_event event = {.n_tokens = C};
+    uint32_t above = CATTN_NONE;
     for (; slot != CATTN_NONE; slot = tree->slots[slot].parent)
         path[n++] = slot;
     while (n) {
-        event.tokens = cattn_tree_tokens(tree, path[--n]);
-        event.parent = hash_of(&event);
+        uint32_t root = tree->slots[path[--n]].root;
+        event.ns = cattn_roots_at(&tree->roots, root)->name;
+        event.ns_len = cattn_roots_at(&tree->roots, root)->name_length;
+        event.tokens = cattn_tree_tokens(tree, path[n]);
+        event.parent = hash_of(&event, root != above);
+        above = root;
     }
     return event.parent;
 }
@@ -146,17 +153,29 @@ static void start(uint32_t n_slots, uint32_t flags)
 
 /* ---- tests */
 
+static void read_first_name(void)
+{
+    struct cattn_namespace_config config = {.size = sizeof config, .public_ns = churn_names[0]};
+    config.public_ns_len = strlen(churn_names[0]);
+    for (int i = 1; i < CHURN_NAMES; i++)
+        ck_assert_int_eq(cattn_namespace_set(small.cache, churn_names[i], strlen(churn_names[i]), &config), CATTN_OK);
+}
+
 START_TEST(events_mirror_the_tree)
 {
     struct rng rng;
     for (uint64_t number = 0; number < (test_full() ? 2000u : 60u); number++) {
         rng_init(&rng, number);
         start((uint32_t)rng_between(&rng, 2, 40), number % 4 ? 0 : CATTN_NO_RETAIN);
+        readers = number % 2;
+        if (readers)
+            read_first_name();
         churn(&small, &rng, 200, compare);
         small_free(&small);
     }
     for (int kind = CATTN_EVENT_PUBLISHED; kind <= CATTN_EVENT_CLEARED; kind++)
         ck_assert_uint_gt(n_seen[kind], 0);
+    ck_assert_uint_gt(n_crossed, 0);
 }
 END_TEST
 
@@ -202,6 +221,31 @@ START_TEST(each_change_is_told_once)
     ck_assert_int_eq(cattn_seq_close(small.cache, again), CATTN_OK);
     ck_assert_int_eq(cattn_cache_evict(small.cache, 1, NULL), CATTN_OK);
     expect(0, 1, 0);
+    small_free(&small);
+}
+END_TEST
+
+static cattn_seq prefill(const char *name, const int32_t *tokens, uint32_t n)
+{
+    cattn_seq seq;
+    ck_assert_int_eq(cattn_seq_open(small.cache, name, strlen(name), NULL, 0, &seq, NULL), CATTN_OK);
+    ck_assert_int_eq(small_append(&small, seq, tokens, n), CATTN_OK);
+    return seq;
+}
+
+START_TEST(a_public_namespace_is_cleared_with_its_readers)
+{
+    memset(n_seen, 0, sizeof n_seen);
+    readers = true;
+    start(16, 0);
+    read_first_name();
+    prefill(churn_names[0], small_tokens(1, 4), 4);
+    cattn_seq seq = prefill(churn_names[1], small_tokens(1, 10), 10);
+    expect(2, 0, 0);
+    ck_assert_int_eq(cattn_namespace_invalidate(small.cache, churn_names[0], strlen(churn_names[0])), CATTN_OK);
+    expect(0, 0, 2);
+    ck_assert_int_eq(cattn_seq_close(small.cache, seq), CATTN_OK);
+    expect(0, 0, 0);
     small_free(&small);
 }
 END_TEST
@@ -281,6 +325,7 @@ int main(void)
     TCase *tests = suite_case("events");
     tcase_add_test(tests, events_mirror_the_tree);
     tcase_add_test(tests, each_change_is_told_once);
+    tcase_add_test(tests, a_public_namespace_is_cleared_with_its_readers);
     tcase_add_test(tests, the_config_names_the_listener);
     tcase_add_test(tests, without_memory_there_is_no_cache);
     return suite_run(tests);

@@ -726,7 +726,6 @@ START_TEST(forgeries_are_found_out)
     FORGED(x.n_more = 8);
     FORGED((x.n_more = 8, x.header.tree_bytes += 8));
     FORGED(x.chunks[1].pins = 0);                      /* a leaf that nobody wants */
-    FORGED(x.chunks[1].space = 1);                     /* not its parent's */
     FORGED(x.names[1] = 'a');                          /* twice the same name */
     FORGED((x.chunks[2].space = 0, x.tokens[2][0]++)); /* a name without a chunk */
     FORGED(x.names[3] = 'p');                          /* twice the same bytes */
@@ -740,6 +739,12 @@ START_TEST(forgeries_are_found_out)
         FORGED(x.tokens[i][i] = -1);
         FORGED(x.tokens[i][3 - i] = INT32_MIN);
     }
+    /* two namespaces that go on below each other */
+    FORGED((x.chunks[1].space = 1, x.chunks[2].parent = 1, x.chunks[2].space = 0, x.chunks[2].pins = 1));
+    struct forgery crossing = honest(victim);
+    crossing.chunks[1].space = 1; /* not its parent's, which that space does not read */
+    forge(&crossing);
+    expect_refusal(victim, CATTN_ESTATE);
     destroy(victim);
 
     struct cattn_cache *cache = make(20, 4, 0);

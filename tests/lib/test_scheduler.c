@@ -29,6 +29,7 @@ struct run {
     struct expected all[MOST_REQUESTS];
     uint32_t n;
     uint32_t n_steps;
+    bool reads; /* "other" reads "ns" */
 };
 
 static struct run *make_run(uint32_t n_slots, struct cattn_sched_config config)
@@ -40,6 +41,13 @@ static struct run *make_run(uint32_t n_slots, struct cattn_sched_config config)
     run.small = small_make(n_slots, 4, 1, 0);
     ck_assert_int_eq(cattn_sched_create(run.small.cache, &config, &run.sched), CATTN_OK);
     return &run;
+}
+
+static void read_public(struct run *run)
+{
+    struct cattn_namespace_config config = {.size = sizeof(config), .public_ns = "ns", .public_ns_len = 2};
+    ck_assert_int_eq(cattn_namespace_set(run->small.cache, "other", 5, &config), CATTN_OK);
+    run->reads = true;
 }
 
 static void free_run(struct run *run)
@@ -105,6 +113,13 @@ static void submit(struct run *run, struct expected *x)
 
 /* ---- the model of the choice: walks over everything, with no index */
 
+/* Whether requests in one namespace see what those in another one store. */
+static bool sees(const struct run *run, const char *ns, const void *other, size_t length)
+{
+    return (strlen(ns) == length && !memcmp(ns, other, length)) ||
+           (run->reads && !strcmp(ns, "other") && length == 2 && !memcmp(other, "ns", 2));
+}
+
 static bool path_is(const struct cattn_tree *tree, uint32_t slot, const struct expected *x, size_t n_chunks)
 {
     for (; n_chunks && slot != CATTN_NONE; n_chunks--, slot = tree->slots[slot].parent) {
@@ -115,27 +130,55 @@ static bool path_is(const struct cattn_tree *tree, uint32_t slot, const struct e
     return !n_chunks && slot == CATTN_NONE;
 }
 
+static bool is_seen(const struct run *run, const struct expected *x, uint32_t slot)
+{
+    const struct cattn_tree *tree = &run->small.cache->tree;
+    const struct cattn_slot *s = &tree->slots[slot];
+    if (s->root == CATTN_NONE || !s->published)
+        return false;
+    const struct cattn_root *root = cattn_roots_at(&tree->roots, s->root);
+    return root->current && sees(run, x->ns, root->name, root->name_length);
+}
+
+/* How good a path of k chunks is of those that are as long: what is found behind it, then how much of it is public. */
+static size_t rank_of(const struct run *run, const struct expected *x, size_t n, uint32_t leaf, size_t k)
+{
+    const struct cattn_tree *tree = &run->small.cache->tree;
+    size_t c = tree->chunk_tokens, behind = 0, n_public = 0;
+    for (uint32_t slot = 0; slot < tree->n_touched; slot++) {
+        size_t common = 0;
+        if (!is_seen(run, x, slot) || tree->slots[slot].parent != leaf)
+            continue;
+        while (common < c && k * c + common < n - 1 && cattn_tree_tokens(tree, slot)[common] == x->text[k * c + common])
+            common++;
+        behind = common > behind ? common : behind;
+    }
+    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent)
+        n_public += cattn_roots_at(&tree->roots, tree->slots[slot].root)->name_length != strlen(x->ns);
+    return behind * MOST_TEXT + n_public;
+}
+
 /* Whole chunks of the first n - 1 tokens that are published; *in_use: that somebody refers to. */
 static size_t count_cached(const struct run *run, const struct expected *x, size_t n, size_t *in_use)
 {
     const struct cattn_tree *tree = &run->small.cache->tree;
-    size_t best = 0;
-    *in_use = 0;
+    size_t best = 0, best_rank = 0;
+    uint32_t leaf = CATTN_NONE;
     for (uint32_t slot = 0; slot < tree->n_touched; slot++) {
-        const struct cattn_slot *s = &tree->slots[slot];
-        if (s->root == CATTN_NONE || !s->published)
-            continue;
-        const struct cattn_root *root = cattn_roots_at(&tree->roots, s->root);
-        if (!root->current || root->name_length != strlen(x->ns) || memcmp(root->name, x->ns, root->name_length))
-            continue;
-        for (size_t k = 1; k <= (n - 1) / tree->chunk_tokens; k++) {
-            if (!path_is(tree, slot, x, k))
+        for (size_t k = 1; is_seen(run, x, slot) && k <= (n - 1) / tree->chunk_tokens; k++) {
+            if (k < best || !path_is(tree, slot, x, k))
                 continue;
-            best = k > best ? k : best;
-            if (s->refs && k > *in_use)
-                *in_use = k;
+            size_t rank = rank_of(run, x, n, slot, k);
+            if (k > best || rank > best_rank) {
+                best = k;
+                best_rank = rank;
+                leaf = slot;
+            }
         }
     }
+    *in_use = 0;
+    for (uint32_t slot = leaf; slot != CATTN_NONE; slot = tree->slots[slot].parent)
+        *in_use += tree->slots[slot].refs > 0;
     return best;
 }
 
@@ -164,7 +207,7 @@ static bool model_is_coming(const struct run *run, const struct expected *x, siz
         const struct cattn_want *other = &run->sched->wants[run->sched->running[i]];
         const struct expected *y = &run->all[other->tag];
         size_t common = 0;
-        if (strcmp(x->ns, y->ns))
+        if (!sees(run, x->ns, y->ns, strlen(y->ns)))
             continue;
         while (common < n - 1 && common < other->n_tokens && x->text[common] == y->text[common])
             common++;
@@ -383,6 +426,58 @@ START_TEST(equal_prompts_are_computed_once)
     /* one whole prompt; of the others what follows the whole chunks, and what is generated */
     ck_assert_uint_le(stats.misses, 40 + 4 * (3 + 3 + 4));
     ck_assert_uint_gt(run->sched->stats.n_deferred, 0);
+    free_run(run);
+}
+END_TEST
+
+/* Also for a namespace that reads the one where they are computed. */
+START_TEST(what_becomes_public_is_waited_for)
+{
+    struct run *run = make_run(100, (struct cattn_sched_config){.max_batch = 4, .max_rows = 16});
+    struct cattn_stats stats = {.size = sizeof(stats)};
+    read_public(run);
+    for (int i = 0; i < 4; i++) {
+        struct expected *x = make_request(run, 1, 40, i, 3);
+        x->ns = i ? "other" : "ns";
+        submit(run, x);
+    }
+    run_all(run);
+    ck_assert_int_eq(cattn_cache_stats(run->small.cache, &stats), CATTN_OK);
+    ck_assert_uint_le(stats.misses, 40 + 4 * (3 + 3 + 4));
+    ck_assert_uint_gt(run->sched->stats.n_deferred, 0);
+    free_run(run);
+
+    run = make_run(100, (struct cattn_sched_config){.max_batch = 4, .max_rows = 16});
+    read_public(run);
+    for (int i = 0; i < 2; i++) {
+        struct expected *x = make_request(run, 1, 40, i, 3);
+        x->ns = i ? "ns" : "other";
+        submit(run, x);
+    }
+    run_all(run);
+    ck_assert_uint_eq(run->sched->stats.n_deferred, 0); /* the other way round there is nothing to come */
+    free_run(run);
+}
+END_TEST
+
+/* One that did not fit does when more of its prompt is there. */
+START_TEST(a_setting_is_heeded_at_once)
+{
+    struct run *run = make_run(14, (struct cattn_sched_config){.max_batch = 4});
+    struct expected *blocker = make_request(run, 1, 9, 0, 20), *x = make_request(run, 2, 8, 1, 10);
+    ck_assert_int_eq(cattn_seq_close(run->small.cache, small_prefill(&run->small, x->text, 8)), CATTN_OK);
+    ck_assert_int_eq(cattn_prefix_pin(run->small.cache, "ns", 2, x->text, 8, NULL), CATTN_OK);
+    x->ns = "other";
+    submit(run, blocker);
+    submit(run, x);
+    for (int i = 0; i < 3; i++)
+        run_step(run);
+    ck_assert(blocker->running && !x->running);
+    read_public(run);
+    run_step(run);
+    ck_assert(x->running && !blocker->done);
+    ck_assert_int_eq(cattn_prefix_unpin(run->small.cache, "ns", 2, x->text, 8, NULL), CATTN_OK);
+    run_all(run);
     free_run(run);
 }
 END_TEST
@@ -914,6 +1009,8 @@ static uint64_t random_run(uint64_t seed)
                                                       .max_rows = max_batch + (uint32_t)rng_below(&random, 20),
                                                       .ageing = (uint32_t)rng_below(&random, 4),
                                                       .output_percent = (uint32_t)rng_below(&random, 101)});
+    if (seed % 2)
+        read_public(run);
     for (int i = 0; i < 200; i++) {
         if ((uint32_t)rng_below(&random, 3) == 0 && run->n < MOST_REQUESTS) {
             struct expected *x =
@@ -957,6 +1054,8 @@ int main(void)
     tcase_add_test(tests, batches_and_pieces_stay_within_their_bounds);
     tcase_add_test(tests, a_small_pool_makes_progress);
     tcase_add_test(tests, equal_prompts_are_computed_once);
+    tcase_add_test(tests, what_becomes_public_is_waited_for);
+    tcase_add_test(tests, a_setting_is_heeded_at_once);
     tcase_add_test(tests, first_come_first_served);
     tcase_add_test(tests, those_that_share_run_together);
     tcase_add_test(tests, nobody_is_passed_for_ever);

@@ -155,7 +155,7 @@ int engine_try_open(struct engine *e, struct toy *toy, uint64_t space, const int
 {
     size_t n_cached = SIZE_MAX;
     memset(toy, 0, sizeof *toy);
-    toy->space = space;
+    toy->space = e->one_model ? 0 : space;
     struct given x = given_tokens(tokens, n);
     int status = cattn_seq_open_ext(e->cache, &space, space ? sizeof space : 0, x.tokens, n,
                                     x.ext.n_extras ? &x.ext : NULL, &toy->seq, &n_cached);

@@ -28,7 +28,7 @@ struct trace {
 /* A sequence, and what it should hold. */
 struct toy {
     cattn_seq seq;
-    uint64_t space; /* its namespace */
+    uint64_t space; /* its namespace; 0 if all have one model */
     int32_t *tokens;
     uint64_t *hashes; /* of the tokens up to and including this one */
     size_t capacity;
@@ -70,6 +70,7 @@ struct engine {
     size_t pad;                          /* elements of NaN between heads; twice as many between rows */
     double gain;                         /* of Q: how peaked the softmax is */
     const struct cattn_variant *variant; /* NULL: the plain one */
+    int one_model;                       /* 1: equal tokens have equal K and V in all namespaces */
     int unchecked;                       /* 1: outputs are not compared with the oracle */
     size_t check_rows;                   /* rows of an item that are compared, picked at random; 0: all */
     /* The open step. */

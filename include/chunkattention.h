@@ -388,9 +388,10 @@ struct cattn_retention {
  * to it and nothing is cached below it, else as soon as that is so; until then it is found like any other, and has
  * priority 0.  Given again before that, it goes on living.  retention NULL takes back what was given to these chunks.
  * An evicted chunk loses all that was given to it, and so does a namespace that is invalidated; files of saved prefixes
- * do not have it.  Eviction takes O(log n) each once this call or cattn_namespace_set has succeeded on a cache; the
- * first one takes host memory and time for all slots.  Allowed while a step is open.  CATTN_EINVAL, also: a token is
- * negative.  CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached.  CATTN_ENOMEM. */
+ * do not have it.  Where a private namespace goes on behind public chunks (cattn_namespace_set), only its own ones get
+ * it.  Eviction takes O(log n) each once this call or cattn_namespace_set has succeeded on a cache; the first one takes
+ * host memory and time for all slots.  Allowed while a step is open.  CATTN_EINVAL, also: a token is negative.
+ * CATTN_ENOTFOUND: there is no whole chunk, or not all of them are cached, or all of them are public.  CATTN_ENOMEM. */
 CATTN_API CATTN_CHECK int cattn_prefix_retain(cattn_cache *cache, const void *ns, size_t ns_len, const int32_t *tokens,
                                               size_t n, const struct cattn_ext *ext,
                                               const struct cattn_retention *retention);
@@ -466,7 +467,8 @@ struct cattn_namespace_config {
 };
 
 /* Sets what a namespace keeps, what it may have and what it reads, for as long as the cache lives, whatever is opened,
- * closed, evicted or invalidated there; all zero: forgets it, which is how every namespace starts.
+ * closed, evicted or invalidated there.  The config is all of it: a field that is zero asks for nothing, whatever was
+ * set before.  All zero: forgets it, which is how every namespace starts.
  *
  * Slots of a namespace are those that cattn_namespace_stats counts.
  * Its reserve is not kept free for it: it holds what it has come to have.  A step, or a load, evicts chunks of another

@@ -751,6 +751,13 @@ START_TEST(a_limit_counts_what_is_ones_own)
     ck_assert_uint_eq(usage("a").n_slots, 2);
     ck_assert_uint_eq(usage("op").n_slots, 5);
     ck_assert_uint_eq(usage("op").evictions, 0);
+    cattn_seq first = prefill("a", text_of(20, 1, 30), 30), second = open_in("a", text_of(20, 2, 30), 30, NULL);
+    const int32_t *rest = text_of(20, 2, 30) + look(second)->n_tokens;
+    uint32_t n = 30 - (uint32_t)look(second)->n_tokens;
+    ck_assert_int_eq(small_append(&small, second, rest, n), CATTN_EFULL); /* not too big: 5 of 8 are public */
+    close_it(first);
+    ck_assert_int_eq(small_append(&small, second, rest, n), CATTN_OK);
+    close_it(second);
     small_free(&small);
 }
 END_TEST

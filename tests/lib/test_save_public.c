@@ -56,6 +56,29 @@ static void destroy(struct cattn_cache *cache)
     cattn_cache_destroy(cache);
 }
 
+/* What the library is given of tokens: from IMAGE on they are a token with one of several extra identities. */
+enum { IMAGE = 100 };
+
+struct given {
+    int32_t tokens[LONGEST];
+    struct cattn_extra extras[LONGEST];
+    struct cattn_ext ext;
+};
+
+static const struct given *give(const int32_t *tokens, size_t n)
+{
+    static struct given all[4];
+    static unsigned next;
+    struct given *x = &all[next++ % 4];
+    x->ext = (struct cattn_ext){.size = sizeof x->ext, .extras = x->extras};
+    for (size_t i = 0; i < n; i++) {
+        x->tokens[i] = tokens[i] < IMAGE ? tokens[i] : 0;
+        if (tokens[i] >= IMAGE)
+            x->extras[x->ext.n_extras++] = (struct cattn_extra){i, 1, "image", (size_t)(tokens[i] - IMAGE) + 1};
+    }
+    return x;
+}
+
 /* What a token has is a function of all up to it. */
 static uint64_t cell_after(uint64_t cell, int32_t token)
 {
@@ -72,8 +95,12 @@ static void feed(struct cattn_cache *cache, int space, const int32_t *tokens, si
     for (size_t i = 0; i < n; i++)
         cells[i] = cell = cell_after(cell, tokens[i]);
     ck_assert_int_eq(cattn_step_create(cache, &step), CATTN_OK);
-    ck_assert_int_eq(cattn_seq_open(cache, names[space], strlen(names[space]), tokens, held, &seq, &cached), CATTN_OK);
-    struct cattn_item item = {.seq = seq, .tokens = tokens + cached, .n_tokens = (uint32_t)(n - cached)};
+    const struct given *x = give(tokens, held);
+    ck_assert_int_eq(
+        cattn_seq_open_ext(cache, names[space], strlen(names[space]), x->tokens, held, &x->ext, &seq, &cached),
+        CATTN_OK);
+    x = give(tokens + cached, n - cached);
+    struct cattn_item item = {.seq = seq, .tokens = x->tokens, .n_tokens = (uint32_t)(n - cached), .ext = &x->ext};
     ck_assert_int_eq(cattn_step_begin(step, &item, 1), CATTN_OK);
     struct cattn_io io = {.size = sizeof io, .q = &q, .out = &out, .k = cells + item.position};
     io.v = io.k;
@@ -85,12 +112,14 @@ static void feed(struct cattn_cache *cache, int space, const int32_t *tokens, si
 
 static int pin(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
 {
-    return cattn_prefix_pin(cache, names[space], strlen(names[space]), tokens, n, NULL);
+    const struct given *x = give(tokens, n);
+    return cattn_prefix_pin(cache, names[space], strlen(names[space]), x->tokens, n, &x->ext);
 }
 
 static int unpin(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n)
 {
-    return cattn_prefix_unpin(cache, names[space], strlen(names[space]), tokens, n, NULL);
+    const struct given *x = give(tokens, n);
+    return cattn_prefix_unpin(cache, names[space], strlen(names[space]), x->tokens, n, &x->ext);
 }
 
 static int save(const struct cattn_cache *cache)
@@ -106,11 +135,15 @@ static int load(struct cattn_cache *cache, uint64_t *n_tokens)
 }
 
 /* Tokens that are found in whole chunks, whose cells must be right; *n_public: those in public chunks. */
-static size_t find(const struct cattn_cache *cache, int space, const int32_t *tokens, size_t n, size_t *n_public)
+static size_t find(struct cattn_cache *cache, int space, const int32_t *tokens, size_t n, size_t *n_public)
 {
     uint32_t slots[LONGEST], c = cache->tree.chunk_tokens;
     struct cattn_view view = cattn_view_named(&cache->tree, names[space], strlen(names[space]));
-    size_t n_found = cattn_view_match(&cache->tree, view, tokens, n, slots);
+    const struct given *x = give(tokens, n);
+    int32_t *ids;
+    ck_assert_int_eq(cattn_prompt_enter(&cache->tree.extras, x->tokens, n, &x->ext, &ids), CATTN_OK);
+    size_t n_found = cattn_view_match(&cache->tree, view, ids ? ids : x->tokens, n, slots);
+    cattn_prompt_leave(&cache->tree.extras, ids, n);
     uint64_t cell = 0;
     *n_public = 0;
     for (size_t i = 0; i < n_found * c; i++) {
@@ -264,6 +297,9 @@ static size_t draw_pins(struct rng *rng, struct cattn_cache *cache, struct prefi
         x->space = (int)rng_below(rng, 3);
         for (size_t k = 0; k < LONGEST; k++)
             x->tokens[k] = rng_chance(rng, 10) ? (int32_t)rng_below(rng, 3) : 0;
+        size_t image = rng_below(rng, 2 * LONGEST), end = image + rng_below(rng, 12);
+        for (size_t k = image; k < end && k < LONGEST; k++)
+            x->tokens[k] = IMAGE + (int32_t)rng_below(rng, 50) / 48;
         size_t n = rng_between(rng, 2, LONGEST - 1);
         feed(cache, x->space, x->tokens, rng_between(rng, 1, n), n);
         x->n = rng_below(rng, n + 1);
@@ -291,6 +327,8 @@ static void round_trip(uint64_t number, uint32_t c_before, uint32_t c)
         ck_assert(status == CATTN_OK || c > c_before);
     }
     ck_assert_uint_eq(to->tree.n_pins, 0);
+    ck_assert_int_eq(cattn_cache_evict(to, UINT64_MAX, NULL), CATTN_OK);
+    ck_assert(!cattn_extras_any(&to->tree.extras));
     destroy(from);
     destroy(to);
 }

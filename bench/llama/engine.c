@@ -436,7 +436,7 @@ static int tell_progress(struct engine *e)
 
 static int run_step(struct engine *e)
 {
-    const double start = seconds();
+    const double start = seconds(), attention = e->forward.attention_seconds;
 
     if (begin_step(e) || gather_rows(e) ||
         forward_step(&e->forward, e->step, e->batch.n_rows, e->row_tokens, e->row_positions, e->n_logits, e->logit_rows,
@@ -448,6 +448,8 @@ static int run_step(struct engine *e)
     if (note_peaks(e) || take_tokens(e))
         return -1;
     *(e->prefills ? &e->report->prefill_seconds : &e->report->decode_seconds) += seconds() - start;
+    if (!e->prefills)
+        e->report->decode_attention_seconds += e->forward.attention_seconds - attention;
     e->report->n_steps++;
     return tell_progress(e);
 }

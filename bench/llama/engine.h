@@ -47,9 +47,10 @@ struct engine_report {
     struct cattn_sched_counts sched;
     double seconds; /* from the start to the last token, idle time included */
     double attention_seconds, linear_seconds;
-    double tree_seconds;    /* of scheduler and tree */
-    double prefill_seconds; /* of steps with tokens of a prompt */
-    double decode_seconds;  /* of the others */
+    double tree_seconds;             /* of scheduler and tree */
+    double prefill_seconds;          /* of steps with tokens of a prompt */
+    double decode_seconds;           /* of the others */
+    double decode_attention_seconds; /* in them */
     uint64_t prompt_tokens;
     uint64_t prompt_hits;   /* of them found in the cache */
     uint64_t loaded_tokens; /* of the prefixes that were loaded */

@@ -145,6 +145,7 @@ void report_json(FILE *file, const struct engine_report *r, const struct request
     fprintf(file, "\"preempted\": %" PRIu64 ", \"deferred\": %" PRIu64 ", \"evictions\": %" PRIu64 ", ",
             r->sched.n_preempted, r->sched.n_deferred, r->stats.evictions);
     fprintf(file, "\"output_tokens\": %" PRIu64 ", \"steps\": %" PRIu64 ", ", r->output_tokens, r->n_steps);
+    fprintf(file, "\"decode_frac_attention\": %.6g, ", ratio(r->decode_attention_seconds, r->decode_seconds));
     fprintf(file, "\"frac_attention\": %.6g, \"frac_linear\": %.6g, \"frac_tree\": %.6g}\n",
             ratio(r->attention_seconds, busy_seconds(r)), ratio(r->linear_seconds, busy_seconds(r)),
             ratio(r->tree_seconds, busy_seconds(r)));

@@ -886,7 +886,7 @@ END_TEST
 START_TEST(names_that_are_set_come_and_go)
 {
     start(8, 0);
-    char name[16];
+    char name[32];
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 1000; i++) {
             snprintf(name, sizeof name, "tenant%d", i);

@@ -685,8 +685,10 @@ struct cattn_request_config {
     const struct cattn_ext *ext; /* extra identities in the prompt, copied; NULL: none.  Items have their part of it */
 };
 
-/* Queues a request.  CATTN_ETOOBIG: prompt and max_new can never fit in the pool, even alone, or within the limit that
- * its namespace has now.  CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 requests have not ended. */
+/* Queues a request.  CATTN_ETOOBIG: prompt and max_new may not fit in the pool, even alone, or within the limit that its
+ * namespace has now: a request counts as one slot more than its tokens fill, since a step may have to copy one (so in a
+ * pool, or a limit, of one slot there is room for none).  CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 requests have not
+ * ended. */
 CATTN_API CATTN_CHECK int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config,
                                              cattn_request *request);
 

@@ -599,13 +599,14 @@ static void find_cached(struct loader *loader)
     }
 }
 
+/* After the demand was counted: a limit counts only for a namespace that takes slots, as in a step. */
 static bool can_ever_fit(const struct loader *loader)
 {
     const struct cattn_tree *tree = &loader->cache->tree;
     for (uint32_t i = 0; i < loader->header.n_spaces; i++) {
         const struct space *space = &loader->spaces[i];
-        uint32_t limit = space->root == CATTN_NONE ? 0 : cattn_roots_at(&tree->roots, space->root)->limit;
-        if (limit && space->n_nodes > limit)
+        const struct cattn_root *root = space->root == CATTN_NONE ? NULL : cattn_roots_at(&tree->roots, space->root);
+        if (root && root->limit && root->n_new && space->n_nodes > root->limit)
             return false;
     }
     return loader->n_nodes <= tree->n_slots;

@@ -486,6 +486,35 @@ START_TEST(there_must_be_room)
 }
 END_TEST
 
+static void limit_to(struct cattn_cache *cache, int space, uint64_t n)
+{
+    struct cattn_namespace_config config = {.size = sizeof config, .limit_slots = n};
+    ck_assert_int_eq(cattn_namespace_set(cache, names[space], strlen(names[space]), &config), CATTN_OK);
+}
+
+START_TEST(a_limit_counts_where_slots_are_taken)
+{
+    struct cattn_cache *cache = example();
+    uint64_t n_tokens;
+    make_folder();
+    ck_assert_int_eq(save(cache), CATTN_OK);
+    limit_to(cache, 1, 1); /* it has five, and needs no other */
+    ck_assert_int_eq(load(cache, &n_tokens), CATTN_OK);
+    ck_assert_uint_eq(n_tokens, 16);
+    ck_assert_int_eq(cattn_cache_selfcheck(cache), CATTN_OK);
+    destroy(cache);
+    cache = make(20, 4, 0);
+    limit_to(cache, 1, 1);
+    expect_refusal(cache, CATTN_ETOOBIG);
+    ck_assert_int_eq(feed(cache, 1, text, 4), CATTN_OK); /* one of two */
+    expect_refusal(cache, CATTN_ETOOBIG);
+    limit_to(cache, 1, 2);
+    ck_assert_int_eq(load(cache, NULL), CATTN_OK);
+    destroy(cache);
+    remove_folder();
+}
+END_TEST
+
 START_TEST(a_step_keeps_prefixes_out_but_lets_them_be_saved)
 {
     struct cattn_cache *cache = example();
@@ -974,6 +1003,7 @@ int main(void)
     tcase_add_test(tests, nothing_pinned_is_a_file_too);
     tcase_add_test(tests, cached_chunks_are_used_as_they_are);
     tcase_add_test(tests, there_must_be_room);
+    tcase_add_test(tests, a_limit_counts_where_slots_are_taken);
     tcase_add_test(tests, a_step_keeps_prefixes_out_but_lets_them_be_saved);
     tcase_add_test(tests, invalidated_prefixes_are_not_saved);
     tcase_add_test(tests, loaded_chunks_are_told_of);

@@ -25,7 +25,9 @@
  *   CATTN_CONCURRENT by any number of threads, as is said there.  Different caches are independent.
  * - Nothing is printed, the process is never ended (but see n_threads), and the floating-point control register,
  *   the CPU affinity and the OpenMP settings of the caller are left as they were found.
- * - Structs that may grow start with their size: set it to sizeof of the struct, and zero the rest.
+ * - Structs that may grow start with their size: set it to sizeof of the struct, and zero the rest.  CATTN_EINVAL: it is
+ *   smaller than in the first version, or larger than the library knows it and what is behind is not zero.  Where the
+ *   library fills the struct, it zeroes what is behind.
  */
 #ifndef CHUNKATTENTION_H
 #define CHUNKATTENTION_H
@@ -128,11 +130,11 @@ enum cattn_flags {
     CATTN_CONCURRENT = 8 /* other threads may call while one runs a step.  All calls but those of layers
                             (cattn_step_write, cattn_step_attend, *_part) take a lock, one for each cache, for their own
                             duration: short but for cattn_cache_selfcheck and _dump_dot, files of prefixes, and a begin
-                            that copies.  Calls  of layers take none and wait for no other call.  One step is open at a
-                            time, whoever asks;  an object of a step, and a scheduler, belong to one thread at a time.
-                            cattn_cache_destroy  comes when no other thread uses the cache any more.  A process that
-                            forks while other  threads use the cache must not use it in the child.  CATTN_ENOTSUP where
-                            the system has no  POSIX threads */
+                            that copies.  Calls of layers take none and wait for no other call.  One step is open at a
+                            time, whoever asks; an object of a step, and a scheduler, belong to one thread at a time.
+                            cattn_cache_destroy comes when no other thread uses the cache any more.  A process that
+                            forks while other threads use the cache must not use it in the child.  CATTN_ENOTSUP where
+                            the system has no POSIX threads */
 };
 
 /* What an event tells.  A prefix has a hash: FNV-1a of 64 bits over ns_len (8 bytes, lowest first), the bytes of the

@@ -322,7 +322,7 @@ static int begin_step(struct cattn_sched *sched, cattn_step *step)
         plan_items(sched);
         status = cattn_step_begin(step, sched->items, sched->n_items);
     } while ((status == CATTN_EFULL || status == CATTN_ETOOBIG) && put_one_back(sched, step->refused));
-    return status;
+    return status == CATTN_ETOOBIG ? CATTN_EFULL : status; /* a limit can be raised again */
 }
 
 int cattn_sched_next(cattn_sched *sched, cattn_step *step, struct cattn_batch *batch)

@@ -920,6 +920,29 @@ START_TEST(one_of_the_namespace_at_its_limit_is_put_back)
 }
 END_TEST
 
+START_TEST(a_limit_that_was_lowered_holds_up_what_runs)
+{
+    struct run *run = make_run(20, (struct cattn_sched_config){0});
+    struct expected *x = make_request(run, 1, 0, 9, 20);
+    struct cattn_batch batch;
+    ck_assert_int_eq(set_quota(run, "ns", 0, 8), CATTN_OK);
+    submit(run, x);
+    ck_assert(run_step(run));
+    ck_assert_int_eq(set_quota(run, "ns", 0, 1), CATTN_OK);
+    int status;
+    while (!(status = cattn_sched_next(run->sched, run->small.step, &batch))) {
+        check_batch(run, &batch);
+        finish_batch(run, &batch);
+    }
+    ck_assert_int_eq(status, CATTN_EFULL);
+    ck_assert(!x->done && is_running(run, x));
+    ck_assert_int_eq(set_quota(run, "ns", 0, 8), CATTN_OK);
+    run_all(run);
+    ck_assert(x->done);
+    free_run(run);
+}
+END_TEST
+
 static uint64_t random_run_with_quotas(uint64_t seed)
 {
     static const char *const names[] = {"ns", "other", "third"};
@@ -1072,6 +1095,7 @@ int main(void)
     tcase_add_test(tests, only_its_own_wait_for_a_namespace_at_its_limit);
     tcase_add_test(tests, what_others_have_reserved_is_not_counted_on);
     tcase_add_test(tests, one_of_the_namespace_at_its_limit_is_put_back);
+    tcase_add_test(tests, a_limit_that_was_lowered_holds_up_what_runs);
     tcase_add_test(tests, random_requests_with_quotas);
     tcase_add_test(tests, random_requests);
     return suite_run(tests);

@@ -31,6 +31,8 @@ static inline struct fetch fetch_of(const unsigned char *base, size_t n_bytes, u
 
 static inline void fetch_step(struct fetch *fetch)
 {
+    if (!fetch->step)
+        return;
     const unsigned char *p = fetch->at, *stop = p + fetch->step < fetch->end ? p + fetch->step : fetch->end;
     const size_t quarter = fetch->quarter;
     fetch->at = stop;

@@ -14,6 +14,7 @@ struct bench_shape {
     uint32_t rows;            /* of each sequence, at most `private`; 1 at least */
     uint32_t dtype;           /* of K and V: enum cattn_dtype */
     uint32_t threads;
+    const char *backend;
     const char *kernel; /* NULL: the best */
 };
 

@@ -17,7 +17,7 @@ static uint32_t choose_layers(const struct bench_lane *lane)
     if (one == 0)
         return 1;
     n = lane->options->warm ? 1 : (lane->options->memory + one - 1) / one;
-    most = bench_memory_available() / 10 * 8 / one;
+    most = lane->options->place->memory_available() / 10 * 8 / one;
     n = n < most ? n : most;
     return n < 65535 ? (uint32_t)n : 65535;
 }

@@ -1,6 +1,9 @@
 #ifndef _GNU_SOURCE
 #  define _GNU_SOURCE
 #endif
+#ifdef HAVE_CONFIG_H
+#  include "config.h"
+#endif
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,23 +11,37 @@
 #include <string.h>
 
 #include "attend_options.h"
+#ifdef HAVE_CATTN_CUDA
+#  include "attend_cuda.h"
+#endif
 #include "backend.h"
 #include "chunkattention.h"
 #include "cpu.h"
 #include "harness.h"
 
-const struct bench_variant *const bench_variants[BENCH_N_VARIANTS] = {
-    [BENCH_NAIVE] = &bench_naive,
-    [BENCH_PAPER] = &bench_paper,
-    [BENCH_ONEDNN] = &bench_onednn,
-    [BENCH_PAGED] = &bench_paged,
-    [BENCH_PAGED_SHARED] = &bench_paged_shared,
-    [BENCH_CHUNK] = &bench_chunk,
-    [BENCH_UNCUT] = &bench_uncut,
-    [BENCH_READ] = &bench_read,
-    [BENCH_FMA] = &bench_fma,
-    [BENCH_AMX] = &bench_amx,
+static const struct bench_place bench_cpu = {
+    .backend = "cpu",
+    .variants = {[BENCH_NAIVE] = &bench_naive,
+                 [BENCH_PAPER] = &bench_paper,
+                 [BENCH_ONEDNN] = &bench_onednn,
+                 [BENCH_PAGED] = &bench_paged,
+                 [BENCH_PAGED_SHARED] = &bench_paged_shared,
+                 [BENCH_CHUNK] = &bench_chunk,
+                 [BENCH_UNCUT] = &bench_uncut,
+                 [BENCH_READ] = &bench_read,
+                 [BENCH_FMA] = &bench_fma,
+                 [BENCH_AMX] = &bench_amx},
+    .last_level_cache = bench_last_level_cache,
+    .memory_available = bench_memory_available,
 };
+
+static const struct bench_place *const places[] = {
+    &bench_cpu,
+#ifdef HAVE_CATTN_CUDA
+    &bench_cuda,
+#endif
+};
+enum { N_PLACES = sizeof places / sizeof places[0] };
 
 /* The values that a number takes in turn; n = 0: the one given. */
 struct axis {
@@ -69,6 +86,7 @@ enum option_name {
     DTYPE,
     GRID,
     VARIANTS,
+    BACKEND,
     KERNEL,
     SECONDS,
     MEMORY,
@@ -121,6 +139,10 @@ static const char help[] =
     "                  half the tokens, 4 sink tokens\n"
     "How:\n"
     "  --variants LIST comma-separated (all)\n"
+    "  --backend NAME  cpu or, where it was built, cuda (cpu).  On a GPU there are paged, paged_shared, chunk and\n"
+    "                  copy     copying in its memory, half as many bytes as chunk reads\n"
+    "                  matmul   a large matrix product, cuBLAS\n"
+    "                  and the times are those between events, of calls that were put on the stream before\n"
     "  --kernel NAME   of this library (the best)\n"
     "  --threads N     (as many as CPUs in the affinity mask)\n"
     "  --passes N      each runs every variant in turn (3)\n"
@@ -211,15 +233,17 @@ static int parse_dtype(const char *text, uint32_t *dtype)
     return complain("--dtype takes f32, f16, bf16 or i8, not '%s'", text);
 }
 
-static int parse_variants(const char *text, int *wanted)
+static int parse_variants(const struct bench_place *place, const char *text, int *wanted)
 {
     memset(wanted, 0, BENCH_N_VARIANTS * sizeof *wanted);
     for (;;) {
         size_t length = strcspn(text, ",");
         int found = 0;
-        for (int i = 0; i < BENCH_N_VARIANTS; i++)
-            if (strlen(bench_variants[i]->name) == length && memcmp(bench_variants[i]->name, text, length) == 0)
+        for (int i = 0; i < BENCH_N_VARIANTS; i++) {
+            const char *name = place->variants[i] != NULL ? place->variants[i]->name : "";
+            if (strlen(name) == length && memcmp(name, text, length) == 0)
                 wanted[i] = found = 1;
+        }
         if (!found)
             return complain("no variant is called '%.*s'", (int)length, text);
         if (text[length] == '\0')
@@ -228,14 +252,32 @@ static int parse_variants(const char *text, int *wanted)
     }
 }
 
-static int check_kernel(const char *kernel)
+static int check_kernel(const char *name, const char *kernel)
 {
-    const struct cattn_backend *cpu = cattn_backend_find("cpu");
+    const struct cattn_backend *backend = cattn_backend_find(name);
 
-    for (unsigned i = 0; cpu->kernel_name(i) != NULL; i++)
-        if (strcmp(cpu->kernel_name(i), kernel) == 0)
+    for (unsigned i = 0; backend->kernel_name(i) != NULL; i++)
+        if (strcmp(backend->kernel_name(i), kernel) == 0)
             return 0;
     return complain("no kernel '%s' runs here", kernel);
+}
+
+static const struct bench_place *find_place(const char *name)
+{
+    for (int i = 0; i < N_PLACES; i++)
+        if (strcmp(places[i]->backend, name) == 0)
+            return places[i];
+    (void)complain("this build has no backend '%s'", name);
+    return NULL;
+}
+
+static int check_place(const struct bench_options *options)
+{
+    if (!cattn_backend_usable(options->place->backend))
+        return complain("backend '%s' cannot run here", options->place->backend);
+    if (options->place != &bench_cpu && (options->balance || options->pack))
+        return complain("--balance and --pack are for --backend cpu");
+    return 0;
 }
 
 static int check_shape(const struct bench_shape *s)
@@ -250,7 +292,7 @@ static int check_shape(const struct bench_shape *s)
         return complain("--shared and --private are both 0");
     if (s->rows > 1 && s->rows > s->private)
         return complain("--rows %u is more than --private %u", s->rows, s->private);
-    return s->kernel != NULL ? check_kernel(s->kernel) : 0;
+    return s->kernel != NULL ? check_kernel(s->backend, s->kernel) : 0;
 }
 
 static const struct grid *find_grid(const char *name)
@@ -307,12 +349,14 @@ static int set_shapes(struct bench_options *options, const struct grid *grid, in
 static uint64_t default_memory(const struct bench_options *options)
 {
     int is_short = options->quick || options->balance || options->pack;
-    uint64_t usual = is_short ? UINT64_C(256000000) : UINT64_C(1600000000), caches = 2 * bench_last_level_cache();
+    uint64_t usual = is_short ? UINT64_C(256000000) : UINT64_C(1600000000),
+             caches = 2 * options->place->last_level_cache();
     return usual > caches ? usual : caches;
 }
 
 static const struct bench_options defaults = {
     .shapes = {{.batch = 32, .heads = 32, .head_dim = 128, .chunk = 64, .shared = 1024, .private = 64, .rows = 1}},
+    .place = &bench_cpu,
     .passes = 3,
     .turn_seconds = -1.0, /* not given */
 };
@@ -339,6 +383,7 @@ static const struct option names[] = {
     {"dtype", 1, NULL, DTYPE},
     {"grid", 1, NULL, GRID},
     {"variants", 1, NULL, VARIANTS},
+    {"backend", 1, NULL, BACKEND},
     {"kernel", 1, NULL, KERNEL},
     {"seconds", 1, NULL, SECONDS},
     {"memory", 1, NULL, MEMORY},
@@ -382,6 +427,17 @@ static int set_number(struct bench_options *options, int option, const char *tex
     return 0;
 }
 
+static void want_usual(struct bench_options *options)
+{
+    for (int i = 0; i < BENCH_N_VARIANTS; i++) {
+        const int is_ours = i == BENCH_CHUNK || i == BENCH_PAGED || i == BENCH_PAGED_SHARED;
+        options->wanted[i] = options->quick          ? is_ours || i == BENCH_READ
+                             : options->variant_grid ? i == BENCH_CHUNK || i >= BENCH_READ
+                                                     : i != BENCH_UNCUT;
+        options->wanted[i] &= options->place->variants[i] != NULL;
+    }
+}
+
 static int parse_all(struct bench_options *options, int argc, char **argv, int *helped)
 {
     const struct grid *grid = NULL;
@@ -402,6 +458,7 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         case BALANCE: options->balance = 1; break;
         case PACK: options->pack = 1; break;
         case VARIANT_GRID: options->variant_grid = 1; break;
+        case BACKEND: status = (options->place = find_place(optarg)) != NULL ? 0 : -1; break;
         case KERNEL: options->shapes[0].kernel = optarg; break;
         case SECONDS: status = parse_seconds("seconds", optarg, &options->turn_seconds); break;
         case MEMORY: status = parse_size("memory", optarg, &options->memory); break;
@@ -424,15 +481,14 @@ static int parse_all(struct bench_options *options, int argc, char **argv, int *
         return complain("--balance takes at least two threads");
     if (options->pack && !given[PRIVATE])
         options->shapes[0].private = 256;
-    options->heads_given = given[HEADS] || given[KV_HEADS];
-    if (variants == NULL && options->quick)
-        variants = "paged,paged_shared,chunk,read";
-    if (variants == NULL && options->variant_grid)
-        variants = "chunk,read,fma,amx";
-    for (int i = 0; i < BENCH_N_VARIANTS; i++)
-        options->wanted[i] = variants == NULL && i != BENCH_UNCUT;
-    if (variants != NULL && parse_variants(variants, options->wanted) != 0)
+    if (check_place(options) != 0)
         return -1;
+    options->shapes[0].backend = options->place->backend;
+    options->heads_given = given[HEADS] || given[KV_HEADS];
+    if (variants != NULL && parse_variants(options->place, variants, options->wanted) != 0)
+        return -1;
+    if (variants == NULL)
+        want_usual(options);
     return set_shapes(options, grid, given[SHARED]);
 }
 

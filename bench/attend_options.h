@@ -7,7 +7,8 @@
 
 enum { BENCH_MAX_SHAPES = 16, BENCH_MAX_PASSES = 100, BENCH_N_SCORINGS = 6 };
 
-/* In the order in which they are run and reported.  Those from BENCH_READ on are what the others are compared with. */
+/* In the order in which they are run and reported.  Those from BENCH_READ on are what the others are compared with: a
+ * device has other ways to read and to multiply in their places. */
 enum {
     BENCH_NAIVE,
     BENCH_PAPER,
@@ -21,7 +22,14 @@ enum {
     BENCH_AMX,
     BENCH_N_VARIANTS
 };
-extern const struct bench_variant *const bench_variants[BENCH_N_VARIANTS];
+
+/* Where it runs. */
+struct bench_place {
+    const char *backend;
+    const struct bench_variant *variants[BENCH_N_VARIANTS]; /* NULL: not there */
+    uint64_t (*last_level_cache)(void);                     /* bytes */
+    uint64_t (*memory_available)(void);
+};
 
 /* What is added to plain attention; slopes and sinks are made up. */
 struct bench_scoring {
@@ -33,6 +41,7 @@ struct bench_scoring {
 struct bench_options {
     struct bench_shape shapes[BENCH_MAX_SHAPES];
     uint32_t n_shapes;
+    const struct bench_place *place;
     int wanted[BENCH_N_VARIANTS];
     struct bench_scoring scoring;
     int variant_grid;

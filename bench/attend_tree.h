@@ -26,6 +26,12 @@ struct bench_tree *bench_tree_open(const struct bench_shape *shape, uint32_t n_l
                                    const char **reason);
 void bench_tree_release(struct bench_tree *tree);
 
+/* Plans for a step of the first n sequences, shared or each by itself.  It is attended next. */
+void bench_tree_plan(struct bench_tree *tree, uint32_t n, int share);
+
+/* A user has gone: released if it was the last. */
+void bench_tree_drop(struct bench_setup *setup, struct bench_tree *tree);
+
 /* The call of the backend for a layer, without buffers. */
 struct cattn_call bench_tree_call(const struct bench_shape *shape, uint32_t layer);
 

@@ -161,16 +161,6 @@ static void choose_order(struct bench_setup *setup, struct bench_instance *insta
              least[best] * 1e6, least[HEADS] * 1e6, least[SEQUENCES] * 1e6);
 }
 
-/* Releases a tree that no variant uses. */
-static void tree_drop(struct bench_setup *setup, struct bench_tree *tree)
-{
-    if (tree->users > 0)
-        return;
-    if (setup->shared_tree == tree)
-        setup->shared_tree = NULL;
-    bench_tree_release(tree);
-}
-
 /* Of 16-bit numbers weights may be rounded, of i8 queries too. */
 static const double tolerances[] = {[CATTN_F32] = 1e-5, [CATTN_F16] = 1e-2, [CATTN_BF16] = 1e-2, [CATTN_I8] = 5e-3};
 
@@ -181,10 +171,11 @@ static const char *open_view(struct bench_setup *setup, uint32_t n_layers, struc
     struct cattn_work_run *tiles = calloc((size_t)setup->shape.batch * tree->n_path_chunks, sizeof *tiles);
     int exact;
 
+    tree->users++;
     if (view == NULL || tiles == NULL) {
         free(view);
         free(tiles);
-        tree_drop(setup, tree);
+        bench_tree_drop(setup, tree);
         return cattn_strerror(CATTN_ENOMEM);
     }
     view->tree = tree;
@@ -193,7 +184,6 @@ static const char *open_view(struct bench_setup *setup, uint32_t n_layers, struc
     view->tile_chunks = choose_tile(&setup->shape);
     view->attention = &instance->attention;
     view->share = share;
-    tree->users++;
     instance->state = view;
     instance->dtype = setup->shape.dtype;
     instance->tolerance = tolerances[setup->shape.dtype];
@@ -207,8 +197,7 @@ static void close_view(struct bench_setup *setup, struct bench_instance *instanc
 {
     struct view *view = instance->state;
 
-    view->tree->users--;
-    tree_drop(setup, view->tree);
+    bench_tree_drop(setup, view->tree);
     free(view->tiles);
     free(view);
 }

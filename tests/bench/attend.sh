@@ -185,6 +185,7 @@ refuses() {
     [ -s "$tmp/err.txt" ] || fail "$* says nothing"
 }
 refuses --no-such-option
+refuses --backend nonsense
 refuses argument
 refuses --batch
 refuses --batch 0

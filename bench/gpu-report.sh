@@ -95,8 +95,7 @@ build_all() {
     [ -x configure ] || ./autogen.sh
     mkdir -p "$build"
     cd "$build"
-    "$src/configure" --with-cuda="$CUDA_HOME" --disable-shared --quiet CUDA_ARCHS="$capability" \
-        NVCCFLAGS="-O3 -Xptxas -v"
+    "$src/configure" --with-cuda="$CUDA_HOME" --disable-shared --quiet CUDA_ARCHS="$capability"
     make -s clean
     make -s -j"$(getconf _NPROCESSORS_ONLN)" all bench-programs cuda-programs
 }
@@ -251,7 +250,7 @@ $(against_model)
 
 ## Kernels
 
-$(sh "$src/bench/plots/registers" "$logs/build.log" 2>/dev/null || echo "nothing is known of them")
+$(quote <"$build/backends/cuda/kernels.txt")
 TEXT
     for log in selftest parity memcheck racecheck llama; do
         [ -s "$logs/$log.log" ] || continue

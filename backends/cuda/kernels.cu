@@ -10,7 +10,7 @@
 
 enum { THREADS = 128, WARPS = THREADS / 32, GRANULE = 32 }; /* a chunk is whole granules */
 
-static const int FAR = 0x7fffffff; /* no token is so far away */
+static const uint32_t FAR = 0x7fffffff; /* no token is so far away */
 
 /* ---- data types ---- */
 
@@ -89,10 +89,6 @@ PTX_DEVICE void store_element(void *base, uint32_t dtype, uint64_t i, float x) {
     }
 }
 
-PTX_DEVICE uint32_t element_bytes(uint32_t dtype) {
-    return dtype == CATTN_F32 ? 4 : 2;
-}
-
 struct alignas(16) bytes16 {
     uint32_t word[4];
 };
@@ -115,9 +111,7 @@ PTX_DEVICE float minus_infinity() {
     return -INFINITY;
 }
 
-PTX_DEVICE float log2_of_e() {
-    return 1.44269504f;
-}
+static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 PTX_DEVICE int smaller(int a, int b) {
     return a < b ? a : b;
@@ -129,6 +123,14 @@ PTX_DEVICE int larger(int a, int b) {
 
 PTX_DEVICE uint32_t smaller(uint32_t a, uint32_t b) {
     return a < b ? a : b;
+}
+
+PTX_DEVICE uint32_t lane_of() {
+    return ptx_thread() % 32;
+}
+
+PTX_DEVICE uint32_t warp_of() {
+    return ptx_thread() / 32;
 }
 
 /* Over the lanes that differ from the own one in the bits of `lanes`, which is 2^i - 1. */
@@ -150,6 +152,14 @@ PTX_DEVICE int max_over(int lanes, int x) {
     return x;
 }
 
+/* ---- what a kernel is given ---- */
+
+/* With what the host has worked out, since a division in a kernel costs registers: x in log2 units is product * factor,
+ * or cap * tanh(product * factor) if there is a cap. */
+struct attention : cattn_cuda_call {
+    float factor, cap;
+};
+
 /* ---- the work of a block: one tile of packed rows over one split of a run's tokens, for one KV head ---- */
 
 /* Tokens and positions are counted from the first token of the run, and positions may lie before it. */
@@ -159,8 +169,9 @@ struct work {
     uint32_t packed;      /* packed rows of the run */
     uint32_t first, n_rows;
     uint32_t split;
-    int begin, end;    /* of the split */
-    int window, sinks; /* tokens that a window has; tokens before `sinks` are in every window */
+    int begin, end;  /* of the split */
+    uint32_t window; /* tokens that a row sees */
+    int sinks;       /* tokens before this one are seen whatever the window */
 };
 
 PTX_DEVICE bool is_idle(const struct cattn_cuda_call &c) {
@@ -179,8 +190,8 @@ PTX_DEVICE struct work find_work(const struct cattn_cuda_call &c) {
     w.split = piece.split;
     w.begin = (int)(piece.split * w.run.split_tokens);
     w.end = (int)smaller((uint32_t)w.begin + w.run.split_tokens, w.run.n_tokens);
-    w.window = c.window == 0 ? FAR : (int)smaller(c.window, (uint32_t)FAR);
-    w.sinks = c.n_sink_tokens > w.run.first_token ? (int)smaller(c.n_sink_tokens - w.run.first_token, (uint32_t)FAR) : 0;
+    w.window = c.window == 0 ? FAR : smaller(c.window, FAR);
+    w.sinks = c.n_sink_tokens > w.run.first_token ? (int)smaller(c.n_sink_tokens - w.run.first_token, FAR) : 0;
     return w;
 }
 
@@ -216,8 +227,9 @@ PTX_DEVICE uint64_t element_of(const struct cattn_cuda_call &c, const struct wor
            (value ? c.chunk_tokens * c.head_dim + token * c.v_head_dim : token * c.head_dim);
 }
 
-PTX_DEVICE int sees(const struct work &w, int position, int t) {
-    return t <= position && t < w.end && (position - t < w.window || t < w.sinks);
+/* (No branches: the distance of a token that comes later wraps around, and does not count.) */
+PTX_DEVICE bool sees(const struct work &w, int position, int t) {
+    return (t <= position) & (t < w.end) & (((uint32_t)position - (uint32_t)t < w.window) | (t < w.sinks));
 }
 
 /* ---- from states to outputs ---- */
@@ -227,7 +239,7 @@ PTX_DEVICE void add_sink(const struct cattn_cuda_call &c, uint32_t head, float *
     *factor = 1.0f;
     if (c.sinks == NULL || !(c.sinks[head] > minus_infinity()))
         return;
-    const float x = ptx_mul(c.sinks[head], log2_of_e());
+    const float x = ptx_mul(c.sinks[head], LOG2_E);
     const float larger = fmaxf(*m, x);
     *factor = ptx_exp2(*m - larger);
     *l = *l * *factor + ptx_exp2(x - larger);
@@ -235,7 +247,7 @@ PTX_DEVICE void add_sink(const struct cattn_cuda_call &c, uint32_t head, float *
 }
 
 PTX_DEVICE float natural_log_sum(float m, float l) {
-    return l > 0.0f ? (m + log2f(l)) * 0.693147181f : minus_infinity();
+    return l > 0.0f ? (m + log2f(l)) * LN_2 : minus_infinity();
 }
 
 /* What sums of weighted values are to be multiplied by to become the output. */
@@ -276,39 +288,47 @@ struct memory {
     static const uint32_t BYTES = 4 * most::TILE_BYTES + (most::KEEPS_Q ? 0 : CATTN_CUDA_TILE * D * 2);
 };
 
-/* Where 16 bytes (elements 8 * piece to 8 * piece + 7) of a row of a tile lie.  ldmatrix reads one piece of 8
- * consecutive rows at a time; the exclusive or puts these 8 into the 8 different sixteens of 128 bytes, which is as wide
- * as all banks.  Rows of 96 elements are one and a half times 128 bytes: every second row is shifted by half already. */
+/* Places in shared memory are counted in bytes from its begin.  This is where 16 bytes of a row of a tile lie, elements
+ * 8 * piece to 8 * piece + 7.  ldmatrix reads one piece of 8 consecutive rows at a time; the exclusive or puts these 8
+ * into the 8 different sixteens of 128 bytes, which is as wide as all banks.  (Rows of 96 elements are one and a half
+ * times 128 bytes: every second is shifted by half as it is.)  The piece is even + odd; an even part that is known when
+ * this is compiled costs one operation at most. */
 template <int D>
-PTX_DEVICE int place(int row, int piece) {
-    return row * D * 2 + (piece ^ (D % 64 == 0 ? row & 7 : row >> 1 & 3)) * 16;
+PTX_DEVICE uint32_t place(uint32_t row, uint32_t even, uint32_t odd) {
+    const uint32_t spread = D % 64 == 0 ? 7 : 3;
+    const uint32_t rotated = D % 64 == 0 ? row & spread : row / 2 & spread;
+    return ((row * D * 2 + (rotated ^ odd) * 16) ^ (even & spread) * 16) + (even & ~spread) * 16;
 }
 
 /* Copies the keys, or the values, of the tile that begins with token t.  Zeros stand for what no row of the block sees:
  * whatever lies there in the pool must not meet a weight, be it 0. */
 template <int D>
 PTX_DEVICE void copy_tile(const struct cattn_cuda_call &c, const struct work &w, int end, int t, bool values,
-                          char *tile) {
-    if (t >= end)
+                          uint32_t tile) {
+    const uint32_t pieces = D / 8, tokens = D == 96 ? 8 : THREADS / pieces; /* that all threads copy at once */
+    const uint32_t token = ptx_thread() / pieces, piece = ptx_thread() % pieces;
+    if (t >= end || token >= tokens)
         return;
     PTX_UNROLL
-    for (int g = 0; g < shape<D, 16>::TILE; g += GRANULE) {
-        const uint16_t *from = (const uint16_t *)c.pool + element_of(c, w, smaller(t + g, end - 1), values);
+    for (uint32_t g = 0; g < shape<D, 16>::TILE; g += GRANULE) {
+        const uint16_t *from = (const uint16_t *)c.pool + element_of(c, w, smaller(t + (int)g, end - 1), values);
+        from += token * D + piece * 8;
+        const int left = end - t - (int)(g + token);
         PTX_UNROLL
-        for (int i = 0; i < GRANULE * D / 8; i += THREADS) {
-            const int token = (i + (int)ptx_thread()) / (D / 8), piece = (i + (int)ptx_thread()) % (D / 8);
-            ptx_copy16(tile + place<D>(g + token, piece), from + token * D + piece * 8, t + g + token < end ? 16 : 0);
-        }
+        for (uint32_t i = 0; i < GRANULE; i += tokens)
+            ptx_copy16(ptx_shared() + tile + place<D>(g + i + token, piece & ~1u, piece & 1), from + i * D,
+                       (int)i < left ? 16 : 0);
     }
 }
 
 template <int D, int ROWS>
-PTX_DEVICE void copy_queries(const struct cattn_cuda_call &c, const struct work &w, char *tile) {
+PTX_DEVICE void copy_queries(const struct cattn_cuda_call &c, const struct work &w, uint32_t tile) {
     const bool aligned = is_aligned(c.q, (c.q_row | c.q_head) * 2, 16);
-    for (int i = (int)ptx_thread(); i < ROWS * D / 8; i += THREADS) {
-        const struct row r = find_row(c, w, (uint32_t)(i / (D / 8)));
-        const uint16_t *q = (const uint16_t *)c.q + r.row * c.q_row + r.head * c.q_head + i % (D / 8) * 8;
-        char *to = tile + place<D>(i / (D / 8), i % (D / 8));
+    for (uint32_t i = ptx_thread(); i < ROWS * D / 8; i += THREADS) {
+        const uint32_t piece = i % (D / 8);
+        const struct row r = find_row(c, w, i / (D / 8));
+        const uint16_t *q = (const uint16_t *)c.q + r.row * c.q_row + r.head * c.q_head + piece * 8;
+        char *to = ptx_shared() + tile + place<D>(i / (D / 8), piece & ~1u, piece & 1);
         if (aligned)
             ptx_copy16(to, q, 16);
         else
@@ -325,15 +345,15 @@ struct view {
 
 /* Of `rows` rows, a power of two, from row `first` of the tile. */
 PTX_DEVICE struct view find_view(const struct cattn_cuda_call &c, const struct work &w, uint32_t first, uint32_t rows) {
-    struct view v = {FAR, -FAR, 0};
-    for (uint32_t i = ptx_thread() % 32 % rows; i < rows; i += 32) {
+    struct view v = {(int)FAR, -(int)FAR, 0};
+    for (uint32_t i = lane_of() % rows; i < rows; i += 32) {
         const int position = position_of(c, w, find_row(c, w, first + i));
         v.lowest = smaller(v.lowest, position);
         v.highest = larger(v.highest, position);
     }
     v.lowest = -max_over(31, -v.lowest);
     v.highest = max_over(31, v.highest);
-    v.window = larger(v.lowest, 0) - w.window + 1;
+    v.window = larger(v.lowest, 0) - (int)w.window + 1;
     return v;
 }
 
@@ -343,7 +363,7 @@ PTX_DEVICE bool some_see_some(const struct work &w, const struct view &v, int t,
 }
 
 PTX_DEVICE bool all_see_all(const struct work &w, const struct view &v, int t, int n) {
-    return t + n <= w.end && t + n - 1 <= v.lowest && (v.highest - t < w.window || t + n <= w.sinks);
+    return t + n <= w.end && t + n - 1 <= v.lowest && ((uint32_t)(v.highest - t) < w.window || t + n <= w.sinks);
 }
 
 /* The tile behind the one at t, without those that lie before all windows. */
@@ -365,29 +385,35 @@ struct pair {
 PTX_DEVICE struct pair find_pair(const struct cattn_cuda_call &c, const struct work &w, uint32_t first) {
     struct pair p;
     for (int i = 0; i < 2; i++) {
-        const struct row r = find_row(c, w, first + ptx_thread() % 32 / 4 + 8 * i);
+        const struct row r = find_row(c, w, first + lane_of() / 4 + 8 * i);
         p.position[i] = position_of(c, w, r);
-        p.slope[i] = c.alibi_slopes == NULL ? 0.0f : ptx_mul(c.alibi_slopes[r.head], log2_of_e());
+        p.slope[i] = c.alibi_slopes == NULL ? 0.0f : ptx_mul(c.alibi_slopes[r.head], LOG2_E);
         p.m[i] = minus_infinity();
         p.l[i] = 0.0f;
     }
     return p;
 }
 
-/* Sixteen queries times the keys of some tokens. */
+/* The left side of an mma: 16 queries, elements 16 * k and up. */
+template <int D>
+PTX_DEVICE void load_queries(uint32_t q[4], uint32_t queries, uint32_t first, uint32_t k) {
+    ptx_ldmatrix_x4(q, ptx_shared() + queries + place<D>(first + lane_of() % 16, 2 * k, lane_of() / 16));
+}
+
+/* Sixteen queries, kept in registers or else loaded, times the keys of the tokens from `token` on. */
 template <class T, int D, int STEPS>
-PTX_DEVICE void multiply_keys(const uint32_t (*kept)[4], const char *queries, int first, const char *keys, int token,
-                              float (*s)[4]) {
-    const int lane = (int)ptx_thread() % 32;
+PTX_DEVICE void multiply_keys(const uint32_t (*kept)[4], uint32_t queries, uint32_t first, uint32_t keys,
+                              uint32_t token, float (*s)[4]) {
+    const uint32_t lane = lane_of(), row = token + lane / 16 * 8 + lane % 8;
     PTX_UNROLL
-    for (int k = 0; k < D / 16; k++) {
+    for (uint32_t k = 0; k < D / 16; k++) {
         uint32_t q[4];
         if (kept == NULL)
-            ptx_ldmatrix_x4(q, queries + place<D>(first + lane % 16, 2 * k + lane / 16));
+            load_queries<D>(q, queries, first, k);
         PTX_UNROLL
-        for (int n = 0; n < STEPS; n++) {
+        for (uint32_t n = 0; n < STEPS; n++) {
             uint32_t b[4];
-            ptx_ldmatrix_x4(b, keys + place<D>(token + 16 * n + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+            ptx_ldmatrix_x4(b, ptx_shared() + keys + n * 16 * D * 2 + place<D>(row, 2 * k, lane / 8 % 2));
             T::mma(s[2 * n], kept == NULL ? q : kept[k], b);
             T::mma(s[2 * n + 1], kept == NULL ? q : kept[k], b + 2);
         }
@@ -398,18 +424,15 @@ PTX_DEVICE void multiply_keys(const uint32_t (*kept)[4], const char *queries, in
  * products are rounded before anything is subtracted: joined with the subtraction of a large maximum they would not
  * cancel. */
 template <int N>
-PTX_DEVICE void scale_scores(const struct cattn_cuda_call &c, const struct work &w, const struct pair &p, int t,
+PTX_DEVICE void scale_scores(const struct attention &c, const struct work &w, const struct pair &p, int t,
                              bool all_seen, float (*s)[4]) {
-    const float log2e = log2_of_e();
-    const float factor = c.softcap > 0.0f ? c.scale / c.softcap : ptx_mul(c.scale, log2e);
     PTX_UNROLL
     for (int i = 0; i < N * 4; i++)
-        s[i / 4][i % 4] = ptx_mul(s[i / 4][i % 4], factor);
+        s[i / 4][i % 4] = ptx_mul(s[i / 4][i % 4], c.factor);
     if (c.softcap > 0.0f) {
-        const float cap = ptx_mul(c.softcap, log2e);
         PTX_UNROLL
         for (int i = 0; i < N * 4; i++)
-            s[i / 4][i % 4] = ptx_mul(cap, tanhf(s[i / 4][i % 4]));
+            s[i / 4][i % 4] = ptx_mul(c.cap, tanhf(s[i / 4][i % 4]));
     }
     if (c.alibi_slopes != NULL) {
         PTX_UNROLL
@@ -457,10 +480,9 @@ PTX_DEVICE void take(const struct pair &p, const float tile[4], float d[4]) {
 /* Weights times values into o, and times ones into l: the weights as rounded are what outputs are divided by, so that
  * they stay within what the values span. */
 template <class T, int D, int STEPS>
-PTX_DEVICE void multiply_values(const uint32_t (*weights)[4], const char *values, int token, struct pair &p,
+PTX_DEVICE void multiply_values(const uint32_t (*weights)[4], uint32_t values, uint32_t token, struct pair &p,
                                 float (*o)[4]) {
-    const int lane = (int)ptx_thread() % 32;
-    const uint32_t ones[2] = {T::ONES, T::ONES};
+    const uint32_t lane = lane_of(), row = token + lane % 16, ones[2] = {T::ONES, T::ONES};
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l[4] = {p.l[0], 0.0f, p.l[1], 0.0f};
     PTX_UNROLL
     for (int k = 0; k < STEPS; k++)
@@ -469,12 +491,12 @@ PTX_DEVICE void multiply_values(const uint32_t (*weights)[4], const char *values
     p.l[0] = l[0];
     p.l[1] = l[2];
     PTX_UNROLL
-    for (int n = 0; n < D / 16; n++) {
+    for (uint32_t n = 0; n < D / 16; n++) {
         float tile[2][4] = {{0.0f, 0.0f, 0.0f, 0.0f}, {0.0f, 0.0f, 0.0f, 0.0f}};
         PTX_UNROLL
-        for (int k = 0; k < STEPS; k++) {
+        for (uint32_t k = 0; k < STEPS; k++) {
             uint32_t b[4];
-            ptx_ldmatrix_x4_trans(b, values + place<D>(token + 16 * k + lane % 16, 2 * n + lane / 16));
+            ptx_ldmatrix_x4_trans(b, ptx_shared() + values + k * 16 * D * 2 + place<D>(row, 2 * n, lane / 16));
             T::mma(tile[0], weights[k], b);
             T::mma(tile[1], weights[k], b + 2);
         }
@@ -483,30 +505,30 @@ PTX_DEVICE void multiply_values(const uint32_t (*weights)[4], const char *values
     }
 }
 
-/* The states of all warps in shared memory: o of (share, row) in the order of `column`, then m and l of each. */
+/* The states of all warps in shared memory: o of (share, row), then m and l of each. */
 template <int D, int ROWS>
 struct states {
     /* Rows are spread so that lanes with other rows and the same columns meet other banks. */
-    PTX_DEVICE float *o(int share, int row, int column) {
-        return (float *)ptx_shared() + (share * ROWS + row) * D + (column ^ (row & 3) << 3);
+    PTX_DEVICE float *o(uint32_t share, uint32_t row, uint32_t column) {
+        return (float *)ptx_shared() + (share * ROWS + row) * D + (column ^ (row & 3) * 8);
     }
-    PTX_DEVICE float *ml(int share, int row) {
+    PTX_DEVICE float *ml(uint32_t share, uint32_t row) {
         return (float *)ptx_shared() + shape<D, ROWS>::SHARES * ROWS * D + (share * ROWS + row) * 2;
     }
 };
 
 template <int D, int ROWS>
-PTX_DEVICE void put_states(int share, int first, const struct pair &p, const float (*o)[4]) {
-    const int lane = (int)ptx_thread() % 32;
+PTX_DEVICE void put_states(uint32_t share, uint32_t first, const struct pair &p, const float (*o)[4]) {
+    const uint32_t lane = lane_of();
     PTX_UNROLL
-    for (int r = 0; r < 2; r++) {
-        const int row = first + lane / 4 + 8 * r;
+    for (uint32_t r = 0; r < 2; r++) {
+        const uint32_t row = first + lane / 4 + 8 * r;
         if (lane % 4 == 0) {
             states<D, ROWS>::ml(share, row)[0] = p.m[r];
             states<D, ROWS>::ml(share, row)[1] = p.l[r];
         }
         PTX_UNROLL
-        for (int n = 0; n < D / 8; n++) {
+        for (uint32_t n = 0; n < D / 8; n++) {
             float *to = states<D, ROWS>::o(share, row, 8 * n + lane % 4 * 2);
             to[0] = o[n][2 * r];
             to[1] = o[n][2 * r + 1];
@@ -515,7 +537,7 @@ PTX_DEVICE void put_states(int share, int first, const struct pair &p, const flo
 }
 
 template <class T>
-PTX_DEVICE void store_output4(const struct cattn_cuda_call &c, const struct row &r, int column, const float x[4]) {
+PTX_DEVICE void store_output4(const struct cattn_cuda_call &c, const struct row &r, uint32_t column, const float x[4]) {
     uint16_t *out = (uint16_t *)c.out + r.row * c.out_row + r.head * c.out_head + column;
     if (is_aligned(c.out, (c.out_row | c.out_head) * 2, 8)) {
         const struct bytes8 both = {{T::pack(x[0], x[1]), T::pack(x[2], x[3])}};
@@ -528,13 +550,13 @@ PTX_DEVICE void store_output4(const struct cattn_cuda_call &c, const struct row 
 
 /* Merges the shares of four columns of a row, and writes them to where they belong. */
 template <class T, int D, int ROWS>
-PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, int i, int column) {
-    const int SHARES = shape<D, ROWS>::SHARES;
+PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, uint32_t i, uint32_t column) {
+    const uint32_t shares = shape<D, ROWS>::SHARES;
     float m = minus_infinity(), l = 0.0f;
-    for (int s = 0; s < SHARES; s++)
+    for (uint32_t s = 0; s < shares; s++)
         m = fmaxf(m, states<D, ROWS>::ml(s, i)[0]);
     struct float4s o = {{0.0f, 0.0f, 0.0f, 0.0f}};
-    for (int s = 0; s < SHARES; s++) {
+    for (uint32_t s = 0; s < shares; s++) {
         const float *ml = states<D, ROWS>::ml(s, i);
         if (!(ml[0] > minus_infinity()))
             continue;
@@ -544,7 +566,7 @@ PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, i
         for (int k = 0; k < 4; k++)
             o.x[k] = fmaf(weight, x.x[k], o.x[k]);
     }
-    const struct row r = find_row(c, w, (uint32_t)i);
+    const struct row r = find_row(c, w, i);
     if (w.run.direct) {
         const float factor = close_row(c, r.head, &m, &l);
         for (int k = 0; k < 4; k++)
@@ -562,14 +584,20 @@ PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, i
     }
 }
 
+/* (The work is found anew: to keep it would cost registers where they are short.) */
 template <class T, int D, int ROWS>
-PTX_DEVICE void attend_tile(const struct cattn_cuda_call &c, const struct work &w) {
+PTX_DEVICE void finish_tile(const struct cattn_cuda_call &c) {
+    const struct work w = find_work(c);
+    for (uint32_t i = ptx_thread(); i < w.n_rows * (D / 4); i += THREADS)
+        finish4<T, D, ROWS>(c, w, i / (D / 4), i % (D / 4) * 4);
+}
+
+template <class T, int D, int ROWS>
+PTX_DEVICE void attend_tile(const struct attention &c, const struct work &w) {
     typedef shape<D, ROWS> S;
-    const int warp = (int)ptx_thread() / 32, lane = (int)ptx_thread() % 32;
-    const int first = warp % S::GROUPS * 16, share = warp / S::GROUPS;
-    const bool works = share < S::SHARES && first < (int)w.n_rows;
-    char *const keys = ptx_shared(), *const values = keys + 2 * S::TILE_BYTES;
-    char *const queries = values + (S::KEEPS_Q ? 1 : 2) * S::TILE_BYTES;
+    const uint32_t first = warp_of() % S::GROUPS * 16, share = warp_of() / S::GROUPS, own_token = share * S::TOKENS;
+    const bool works = share < S::SHARES && first < w.n_rows;
+    const uint32_t keys = 0, values = 2 * S::TILE_BYTES, queries = (S::KEEPS_Q ? 3 : 4) * S::TILE_BYTES;
 
     const struct view all = find_view(c, w, 0, ROWS);
     const int end = smaller(w.end, all.highest + 1);
@@ -583,8 +611,8 @@ PTX_DEVICE void attend_tile(const struct cattn_cuda_call &c, const struct work &
     copy_tile<D>(c, w, end, next, false, keys + S::TILE_BYTES);
     ptx_copy_commit();
 
-    const struct view own = find_view(c, w, (uint32_t)first, 16);
-    struct pair p = find_pair(c, w, (uint32_t)first);
+    const struct view own = find_view(c, w, first, 16);
+    struct pair p = find_pair(c, w, first);
     float o[D / 8][4];
     PTX_UNROLL
     for (int i = 0; i < D / 2; i++)
@@ -595,12 +623,12 @@ PTX_DEVICE void attend_tile(const struct cattn_cuda_call &c, const struct work &
         ptx_barrier();
         PTX_UNROLL
         for (int k = 0; k < D / 16; k++)
-            ptx_ldmatrix_x4(q[k], queries + place<D>(first + lane % 16, 2 * k + lane / 16));
+            load_queries<D>(q[k], queries, first, k);
     }
 
-    for (int stage = 0; t < end; stage ^= 1) {
-        const int begin = share * S::TOKENS, after = next_tile<S::TILE>(w, all, next);
-        const bool looks = works && some_see_some(w, own, t + begin, S::TOKENS);
+    for (uint32_t stage = 0; t < end; stage ^= 1) {
+        const int own_t = t + (int)own_token, after = next_tile<S::TILE>(w, all, next);
+        const bool looks = ptx_any(works && some_see_some(w, own, own_t, S::TOKENS)); /* all lanes alike */
         float s[2 * S::STEPS][4];
         ptx_copy_wait<2>(); /* these keys, and not yet these values and the next keys */
         ptx_barrier();
@@ -610,7 +638,8 @@ PTX_DEVICE void attend_tile(const struct cattn_cuda_call &c, const struct work &
             PTX_UNROLL
             for (int i = 0; i < 8 * S::STEPS; i++)
                 s[i / 4][i % 4] = 0.0f;
-            multiply_keys<T, D, S::STEPS>(S::KEEPS_Q ? q : NULL, queries, first, keys + stage * S::TILE_BYTES, begin, s);
+            multiply_keys<T, D, S::STEPS>(S::KEEPS_Q ? q : NULL, queries, first, keys + stage * S::TILE_BYTES,
+                                          own_token, s);
         }
         ptx_copy_wait<2>(); /* these values, and not yet the next keys and values */
         ptx_barrier();
@@ -618,10 +647,10 @@ PTX_DEVICE void attend_tile(const struct cattn_cuda_call &c, const struct work &
         ptx_copy_commit();
         if (looks) {
             uint32_t weights[S::STEPS][4];
-            scale_scores<2 * S::STEPS>(c, w, p, t + begin + lane % 4 * 2,
-                                       all_see_all(w, own, t + begin, S::TOKENS), s);
+            scale_scores<2 * S::STEPS>(c, w, p, own_t + (int)(lane_of() % 4 * 2),
+                                       all_see_all(w, own, own_t, S::TOKENS), s);
             weigh<T, S::STEPS>(s, p, weights);
-            multiply_values<T, D, S::STEPS>(weights, values + stage * S::TILE_BYTES, begin, p, o);
+            multiply_values<T, D, S::STEPS>(weights, values + stage * S::TILE_BYTES, own_token, p, o);
         }
         t = next;
         next = after;
@@ -632,12 +661,11 @@ PTX_DEVICE void attend_tile(const struct cattn_cuda_call &c, const struct work &
     if (share < S::SHARES)
         put_states<D, ROWS>(share, first, p, o);
     ptx_barrier();
-    for (int i = (int)ptx_thread(); i < (int)w.n_rows * D / 4; i += THREADS)
-        finish4<T, D, ROWS>(c, w, i / (D / 4), i % (D / 4) * 4);
+    finish_tile<T, D, ROWS>(c);
 }
 
 template <class T, int D>
-PTX_GLOBAL void PTX_BOUNDS(THREADS, 2) attend_fast(const struct cattn_cuda_call c) {
+PTX_GLOBAL void PTX_BOUNDS(THREADS, 2) attend_fast(const struct attention c) {
     if (is_idle(c))
         return;
     const struct work w = find_work(c);
@@ -658,20 +686,20 @@ PTX_DEVICE float dot(const float *q, const typename KV::element *k, uint32_t n) 
     float sum = 0.0f;
     PTX_UNROLL
     for (uint32_t i = 0; i < PER_LANE; i++) {
-        const uint32_t d = 32 * i + ptx_thread() % 32;
+        const uint32_t d = 32 * i + lane_of();
         if (d < n)
             sum = fmaf(q[i], KV::load(k[d]), sum);
     }
     return sum_over(31, sum);
 }
 
-PTX_DEVICE float score(const struct cattn_cuda_call &c, uint32_t head, float product, int distance) {
-    float x = ptx_mul(product, c.scale);
+PTX_DEVICE float score(const struct attention &c, uint32_t head, float product, int distance) {
+    float x = ptx_mul(product, c.factor);
     if (c.softcap > 0.0f)
-        x = ptx_mul(c.softcap, tanhf(x / c.softcap));
+        x = ptx_mul(c.cap, tanhf(x));
     if (c.alibi_slopes != NULL)
-        x = fmaf(c.alibi_slopes[head], (float)distance, x);
-    return ptx_mul(x, log2_of_e());
+        x = fmaf(ptx_mul(c.alibi_slopes[head], LOG2_E), (float)distance, x);
+    return x;
 }
 
 /* A row's state so far; l is what the lane has of the sum. */
@@ -681,9 +709,9 @@ struct row_state {
 
 /* The tokens of a granule: lane i works out the weight of token t + i. */
 template <class KV>
-PTX_DEVICE void attend_granule(const struct cattn_cuda_call &c, const struct work &w, const struct row &r, int position,
+PTX_DEVICE void attend_granule(const struct attention &c, const struct work &w, const struct row &r, int position,
                                int t, const float *q, struct row_state &state) {
-    const int lane = (int)ptx_thread() % 32;
+    const int lane = (int)lane_of();
     const typename KV::element *const pool = (const typename KV::element *)c.pool;
     const typename KV::element *const keys = pool + element_of(c, w, t, false);
     const typename KV::element *const values = pool + element_of(c, w, t, true);
@@ -717,7 +745,7 @@ PTX_DEVICE void attend_granule(const struct cattn_cuda_call &c, const struct wor
 
 PTX_DEVICE void finish_row(const struct cattn_cuda_call &c, const struct work &w, const struct row &r,
                            struct row_state &state) {
-    const uint32_t lane = ptx_thread() % 32;
+    const uint32_t lane = lane_of();
     const uint64_t i = state_of(w.run, w.split, c.n_kv_heads, w.head, w.packed, r.packed);
     float l = sum_over(31, state.l), factor = 1.0f;
     if (w.run.direct)
@@ -744,19 +772,19 @@ PTX_DEVICE void finish_row(const struct cattn_cuda_call &c, const struct work &w
 }
 
 template <class KV>
-PTX_GLOBAL void PTX_BOUNDS(THREADS, 4) attend_general(const struct cattn_cuda_call c) {
+PTX_GLOBAL void PTX_BOUNDS(THREADS, 4) attend_general(const struct attention c) {
     if (is_idle(c))
         return;
     const struct work w = find_work(c);
-    for (uint32_t i = ptx_thread() / 32; i < w.n_rows; i += WARPS) {
+    for (uint32_t i = warp_of(); i < w.n_rows; i += WARPS) {
         const struct row r = find_row(c, w, i);
         const int position = position_of(c, w, r), end = smaller(w.end, position + 1);
-        const struct view own = {position, position, larger(position, 0) - w.window + 1};
+        const struct view own = {position, position, larger(position, 0) - (int)w.window + 1};
         struct row_state state = {minus_infinity(), 0.0f, {}};
         float q[PER_LANE];
         PTX_UNROLL
         for (uint32_t k = 0; k < PER_LANE; k++) {
-            const uint32_t d = 32 * k + ptx_thread() % 32;
+            const uint32_t d = 32 * k + lane_of();
             state.o[k] = 0.0f;
             q[k] = d < c.head_dim ? load_element(c.q, c.io_dtype, r.row * c.q_row + r.head * c.q_head + d) : 0.0f;
         }
@@ -792,7 +820,7 @@ PTX_DEVICE float largest_m(const struct cattn_cuda_call &c, const struct cattn_c
     float m = minus_infinity();
     for (uint32_t part = 0; part < item.n_parts; part++) {
         const struct split_states s = find_states(c, item, part, row, head);
-        for (uint32_t i = ptx_thread() % 32; i < s.n; i += 32)
+        for (uint32_t i = lane_of(); i < s.n; i += 32)
             m = fmaxf(m, c.ml[2 * (s.begin + i * s.step)]);
     }
     return max_over(31, m);
@@ -822,7 +850,7 @@ PTX_DEVICE float fold_columns(const struct cattn_cuda_call &c, const struct catt
 }
 
 PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) fold_states(const struct cattn_cuda_call c) {
-    const uint64_t i = (uint64_t)ptx_block_x() * WARPS + ptx_thread() / 32;
+    const uint64_t i = (uint64_t)ptx_block_x() * WARPS + warp_of();
     const struct row r = {0, (uint32_t)(i / c.n_heads), (uint32_t)(i % c.n_heads)};
     if (r.row >= c.plan.n_rows)
         return;
@@ -830,7 +858,7 @@ PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) fold_states(const struct cattn_cuda_call 
     if (item.direct)
         return;
     const float most = largest_m(c, item, r.row, r.head);
-    const uint32_t lane = ptx_thread() % 32;
+    const uint32_t lane = lane_of();
     for (uint32_t column = lane; column < c.v_head_dim + lane; column += FOLD_WIDTH) {
         float m = most, o[FOLD_COLUMNS] = {0.0f, 0.0f, 0.0f, 0.0f};
         float l = fold_columns(c, item, r.row, r.head, m, column, o);
@@ -848,7 +876,7 @@ PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) fold_states(const struct cattn_cuda_call 
 
 PTX_DEVICE void store_vector(const struct cattn_cuda_call &c, const void *from, uint64_t begin, uint64_t to, uint32_t n,
                              bool wide) {
-    const uint32_t lane = ptx_thread() % 32;
+    const uint32_t lane = lane_of();
     if (wide) {
         const struct bytes16 *const source = (const struct bytes16 *)((const uint16_t *)from + begin);
         struct bytes16 *const target = (struct bytes16 *)((uint16_t *)c.pool + to);
@@ -867,7 +895,7 @@ PTX_DEVICE bool is_wide(const struct cattn_cuda_call &c, const void *from, uint6
 }
 
 PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) store_tokens(const struct cattn_cuda_call c) {
-    const uint64_t i = (uint64_t)ptx_block_x() * WARPS + ptx_thread() / 32;
+    const uint64_t i = (uint64_t)ptx_block_x() * WARPS + warp_of();
     if (i / c.n_kv_heads >= c.plan.n_writes)
         return;
     const struct cattn_cuda_write to = c.plan.writes[i / c.n_kv_heads];
@@ -897,7 +925,7 @@ PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) advance_plan(const struct advance a) {
 
 /* ---- the host's side ---- */
 
-typedef void (*attend_kernel)(const struct cattn_cuda_call);
+typedef void (*attend_kernel)(const struct attention);
 
 struct choice {
     attend_kernel kernel;
@@ -942,12 +970,20 @@ int cattn_cuda_store(const struct cattn_cuda_call *call, void *stream) {
     return n == 0 ? 0 : ptx_launch(store_tokens, blocks(n), 1, THREADS, 0, stream, *call);
 }
 
+static struct attention attention_of(const struct cattn_cuda_call *call) {
+    struct attention a;
+    (struct cattn_cuda_call &)a = *call;
+    a.factor = call->softcap > 0.0f ? call->scale / call->softcap : call->scale * LOG2_E;
+    a.cap = call->softcap * LOG2_E;
+    return a;
+}
+
 int cattn_cuda_attend(const struct cattn_cuda_call *call, int fast, void *stream) {
     const struct choice chosen = choose(call->kv_dtype, call->head_dim, fast != 0);
     int error = 0;
     if (call->plan.n_pieces != 0)
         error = ptx_launch(chosen.kernel, call->plan.n_pieces * call->n_kv_heads, 1, THREADS, chosen.shared_bytes, stream,
-                           *call);
+                           attention_of(call));
     if (error == 0 && call->plan.n_folds != 0)
         error = ptx_launch(fold_states, blocks((uint64_t)call->plan.n_rows * call->n_heads), 1, THREADS, 0, stream, *call);
     return error;

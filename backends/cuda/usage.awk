@@ -4,7 +4,7 @@
     match($0, /_Z[0-9]*[A-Za-z0-9_]*/)
     name = substr($0, RSTART, RLENGTH)
     sub(/^_ZL?[0-9]+/, "", name)
-    sub(/E?v?15cattn_cuda_call.*|E?7advance$/, "", name)
+    sub(/(Ev)?[0-9]+[a-z_]+$/, "", name)
     if (match(name, /I[0-9]*[A-Za-z]+[0-9]+(Li[0-9]+E)?E?$/)) {
         arguments = substr(name, RSTART + 1)
         name = substr(name, 1, RSTART - 1)

@@ -18,9 +18,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PTX_GLOBAL                  __global__
-#define PTX_DEVICE                  __device__ __forceinline__
+#define PTX_GLOBAL                  static __global__
+#define PTX_DEVICE                  static __device__ __forceinline__ /* functions, and static members of structs */
 #define PTX_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define PTX_UNROLL                  _Pragma("unroll") /* the whole loop that follows */
 
 /* ---- who and where ---- */
 
@@ -81,8 +82,10 @@ PTX_DEVICE int ptx_all(int predicate) {
 
 /* ---- copies to shared memory that go on while the thread computes ---- */
 
+/* In the shared memory's own 32 bits.  By way of the distance from its begin, which compilers can see through: converted
+ * one by one, addresses cost registers of 64 bits. */
 PTX_DEVICE uint32_t ptx_shared_address(const void *shared) {
-    return (uint32_t)__cvta_generic_to_shared(shared);
+    return (uint32_t)__cvta_generic_to_shared(ptx_shared()) + (uint32_t)((const char *)shared - ptx_shared());
 }
 
 /* 16 bytes, of which the first `bytes` (0 .. 16) come from global memory and the rest are zeros; 0: nothing is read.

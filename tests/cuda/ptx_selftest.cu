@@ -62,7 +62,7 @@ static void fill_tags(uint32_t *in, size_t n)
 // ---- device side: where a thread is ---------------------------------------------------------------------------------
 
 // Of this thread among all.
-static PTX_DEVICE uint32_t place()
+PTX_DEVICE uint32_t place()
 {
     return (ptx_block_y() * ptx_grid_x() + ptx_block_x()) * THREADS + ptx_thread();
 }
@@ -248,7 +248,7 @@ static void expect_groups(const uint32_t *in, uint32_t *expected)
 enum { ROW_BYTES = 48, WARPS = ALL / WARP }; // rows of 8 elements lie apart
 
 // Rows of four 8 x 8 matrices of 16 bits, each at an address of its own that is not the next one's.
-static PTX_DEVICE const char *matrix_row(struct job job)
+PTX_DEVICE const char *matrix_row(struct job job)
 {
     const uint32_t lane = ptx_thread() % WARP, row = lane * 7 % WARP;
     char *shared = ptx_shared() + ptx_thread() / WARP * WARP * ROW_BYTES;
@@ -323,7 +323,7 @@ struct fragments {
 
 // Where the PTX ISA has the elements of m16n8k16: a lane has rows lane / 4 and 8 more, pairs lane % 4 and 4 more of a;
 // the same pairs of column lane / 4 of b; of c and d the same rows and columns 2 (lane % 4), 1 more.
-static PTX_DEVICE struct fragments take_fragments(const struct product *p)
+PTX_DEVICE struct fragments take_fragments(const struct product *p)
 {
     const uint32_t lane = ptx_thread() % WARP, group = lane / 4, pair = lane % 4;
     struct fragments f;
@@ -337,7 +337,7 @@ static PTX_DEVICE struct fragments take_fragments(const struct product *p)
     return f;
 }
 
-static PTX_DEVICE void give_product(struct job job, const float d[4])
+PTX_DEVICE void give_product(struct job job, const float d[4])
 {
     const uint32_t warp = place() / WARP, lane = ptx_thread() % WARP;
     float *out = (float *)job.out + warp * 128;

@@ -7,13 +7,6 @@
  * The first three differ in nothing but the work list.  A run is a number of calls, layer after layer, behind work that
  * takes longer than it takes to put them on the stream and that leaves nothing of a layer in the caches: its time is
  * the mean between two events, and does not depend on how fast this program is. */
-#ifdef HAVE_CONFIG_H
-#  include "config.h"
-#endif
-#include <cuda_runtime_api.h>
-#ifdef HAVE_CUBLAS
-#  include <cublas_v2.h>
-#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +16,6 @@
 #include "attend_tree.h"
 #include "harness.h"
 #include "number.h"
-
-enum { CALLS = 16 };
 
 static uint64_t last_level_cache(void)
 {
@@ -42,13 +33,7 @@ static uint64_t memory_available(void)
 
 /* ---- time ------------------------------------------------------------------------------------------------------- */
 
-struct timer {
-    cudaEvent_t start, end;
-    void *spoiled; /* larger than the caches */
-    size_t n_spoiled;
-};
-
-static cudaError_t timer_open(struct timer *timer)
+cudaError_t bench_timer_open(struct bench_timer *timer)
 {
     cudaError_t error;
 
@@ -61,7 +46,7 @@ static cudaError_t timer_open(struct timer *timer)
     return error;
 }
 
-static void timer_close(struct timer *timer)
+void bench_timer_close(struct bench_timer *timer)
 {
     if (timer->start != NULL)
         (void)cudaEventDestroy(timer->start);
@@ -70,27 +55,27 @@ static void timer_close(struct timer *timer)
     (void)cudaFree(timer->spoiled);
 }
 
-static cudaError_t timer_start(struct timer *timer)
+cudaError_t bench_timer_start(struct bench_timer *timer)
 {
     const cudaError_t error = cudaMemsetAsync(timer->spoiled, 0, timer->n_spoiled, NULL);
     return error == cudaSuccess ? cudaEventRecord(timer->start, NULL) : error;
 }
 
 /* Seconds of a call; negative: something failed. */
-static double timer_stop(struct timer *timer)
+double bench_timer_stop(struct bench_timer *timer)
 {
     float milliseconds = 0.0f;
 
     if (cudaEventRecord(timer->end, NULL) != cudaSuccess || cudaEventSynchronize(timer->end) != cudaSuccess ||
         cudaEventElapsedTime(&milliseconds, timer->start, timer->end) != cudaSuccess)
         return -1.0;
-    return (double)milliseconds * 1e-3 / CALLS;
+    return (double)milliseconds * 1e-3 / BENCH_CALLS;
 }
 
 /* The layer of call i, when the last one is to be `layer`. */
 static uint32_t layer_of(uint32_t layer, uint32_t i, uint32_t n_layers)
 {
-    return (layer + i + 1 + CALLS * (n_layers - 1)) % n_layers;
+    return (layer + i + 1 + BENCH_CALLS * (n_layers - 1)) % n_layers;
 }
 
 /* ---- attention -------------------------------------------------------------------------------------------------- */
@@ -103,7 +88,7 @@ struct view {
     void *q, *out; /* on the device */
     void *host;    /* as much as one of them */
     size_t io_bytes;
-    struct timer timer;
+    struct bench_timer timer;
 };
 
 static uint64_t unique(const struct bench_shape *shape)
@@ -144,12 +129,12 @@ static double run(struct bench_setup *setup, struct bench_instance *instance, ui
     struct view *view = instance->state;
     double seconds;
 
-    if (timer_start(&view->timer) != cudaSuccess)
+    if (bench_timer_start(&view->timer) != cudaSuccess)
         return -1.0;
-    for (uint32_t i = 0; i < CALLS; i++)
+    for (uint32_t i = 0; i < BENCH_CALLS; i++)
         if (attend(setup, view, layer_of(layer, i, view->n_layers)) != CATTN_OK)
             return -1.0;
-    seconds = timer_stop(&view->timer);
+    seconds = bench_timer_stop(&view->timer);
     return seconds >= 0.0 && fetch_output(setup, view) != 0 ? -1.0 : seconds;
 }
 
@@ -163,7 +148,7 @@ static void close_view(struct bench_setup *setup, struct bench_instance *instanc
 {
     struct view *view = instance->state;
 
-    timer_close(&view->timer);
+    bench_timer_close(&view->timer);
     (void)cudaFree(view->q);
     (void)cudaFree(view->out);
     free(view->host);
@@ -182,7 +167,7 @@ static cudaError_t open_buffers(const struct bench_setup *setup, struct view *vi
         cattn_put(view->host, setup->shape.dtype, i, setup->q[i]);
     if (error == cudaSuccess)
         error = cudaMemcpy(view->q, view->host, view->io_bytes, cudaMemcpyHostToDevice);
-    return error == cudaSuccess ? timer_open(&view->timer) : error;
+    return error == cudaSuccess ? bench_timer_open(&view->timer) : error;
 }
 
 /* Weights and the output may be rounded to 16 bits. */
@@ -255,7 +240,7 @@ struct copier {
     char *memory; /* [layer][from, to] */
     size_t half;  /* of a layer, bytes */
     uint32_t n_layers;
-    struct timer timer;
+    struct bench_timer timer;
 };
 
 static double run_copy(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
@@ -263,14 +248,14 @@ static double run_copy(struct bench_setup *setup, struct bench_instance *instanc
     struct copier *copier = instance->state;
 
     (void)setup;
-    if (timer_start(&copier->timer) != cudaSuccess)
+    if (bench_timer_start(&copier->timer) != cudaSuccess)
         return -1.0;
-    for (uint32_t i = 0; i < CALLS; i++) {
+    for (uint32_t i = 0; i < BENCH_CALLS; i++) {
         char *from = copier->memory + 2 * copier->half * layer_of(layer, i, copier->n_layers);
         if (cudaMemcpyAsync(from + copier->half, from, copier->half, cudaMemcpyDeviceToDevice, NULL) != cudaSuccess)
             return -1.0;
     }
-    return timer_stop(&copier->timer);
+    return bench_timer_stop(&copier->timer);
 }
 
 static void close_copy(struct bench_setup *setup, struct bench_instance *instance)
@@ -278,7 +263,7 @@ static void close_copy(struct bench_setup *setup, struct bench_instance *instanc
     struct copier *copier = instance->state;
 
     (void)setup;
-    timer_close(&copier->timer);
+    bench_timer_close(&copier->timer);
     (void)cudaFree(copier->memory);
     free(copier);
 }
@@ -300,124 +285,14 @@ static const char *open_copy(struct bench_setup *setup, uint32_t n_layers, struc
     error = cudaMalloc(&memory, 2 * copier->half * n_layers);
     copier->memory = memory;
     if (error == cudaSuccess)
-        error = timer_open(&copier->timer);
+        error = bench_timer_open(&copier->timer);
     if (error == cudaSuccess)
         return NULL;
     close_copy(setup, instance);
     return cudaGetErrorString(error);
 }
 
-static uint64_t no_bytes(const struct bench_shape *shape)
-{
-    (void)shape;
-    return 0;
-}
-
 static const struct bench_variant copy = {"copy", BENCH_NOTHING, unique, open_copy, close_copy, NULL, run_copy};
-
-#ifdef HAVE_CUBLAS
-
-enum { SIDE = 4096 };
-
-struct product {
-    cublasHandle_t handle;
-    cudaDataType_t type;
-    void *a, *b, *c; /* SIDE x SIDE */
-    struct timer timer;
-};
-
-static double run_product(struct bench_setup *setup, struct bench_instance *instance, uint32_t layer)
-{
-    static const float one = 1.0f, zero = 0.0f;
-    struct product *p = instance->state;
-
-    (void)setup, (void)layer;
-    if (timer_start(&p->timer) != cudaSuccess)
-        return -1.0;
-    for (uint32_t i = 0; i < CALLS; i++)
-        if (cublasGemmEx(p->handle, CUBLAS_OP_T, CUBLAS_OP_N, SIDE, SIDE, SIDE, &one, p->a, p->type, SIDE, p->b,
-                         p->type, SIDE, &zero, p->c, p->type, SIDE, CUBLAS_COMPUTE_32F,
-                         CUBLAS_GEMM_DEFAULT) != CUBLAS_STATUS_SUCCESS)
-            return -1.0;
-    return timer_stop(&p->timer);
-}
-
-static void close_product(struct bench_setup *setup, struct bench_instance *instance)
-{
-    struct product *p = instance->state;
-
-    (void)setup;
-    if (p->handle != NULL)
-        (void)cublasDestroy(p->handle);
-    timer_close(&p->timer);
-    (void)cudaFree(p->a);
-    (void)cudaFree(p->b);
-    (void)cudaFree(p->c);
-    free(p);
-}
-
-/* Numbers as attention has them: zeros would take less power, and a higher clock. */
-static cudaError_t open_matrix(const struct bench_shape *shape, void **matrix)
-{
-    const size_t bytes = (size_t)SIDE * SIDE * bench_dtype_bytes(shape->dtype);
-    struct bench_shape row = *shape;
-    void *host = malloc(bytes);
-    float numbers[SIDE];
-    cudaError_t error = host != NULL ? cudaMalloc(matrix, bytes) : cudaErrorMemoryAllocation;
-
-    row.head_dim = SIDE;
-    for (uint32_t i = 0; host != NULL && i < SIDE; i++) {
-        bench_data_row(&row, 0, BENCH_K, i, 0, 0, numbers);
-        cattn_store_row(host, shape->dtype, (size_t)i * SIDE, numbers, SIDE);
-    }
-    if (error == cudaSuccess)
-        error = cudaMemcpy(*matrix, host, bytes, cudaMemcpyHostToDevice);
-    free(host);
-    return error;
-}
-
-static const char *open_product(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
-{
-    static const cudaDataType_t types[] = {
-        [CATTN_F32] = CUDA_R_32F, [CATTN_F16] = CUDA_R_16F, [CATTN_BF16] = CUDA_R_16BF};
-    struct product *p = calloc(1, sizeof *p);
-    cudaError_t error;
-
-    (void)n_layers;
-    if (p == NULL)
-        return cattn_strerror(CATTN_ENOMEM);
-    p->type = types[setup->shape.dtype];
-    instance->state = p;
-    instance->dtype = setup->shape.dtype;
-    instance->operations = 2.0 * SIDE * SIDE * SIDE;
-    snprintf(instance->kernel, sizeof instance->kernel, "cuBLAS");
-    error = open_matrix(&setup->shape, &p->a);
-    if (error == cudaSuccess)
-        error = open_matrix(&setup->shape, &p->b);
-    if (error == cudaSuccess)
-        error = open_matrix(&setup->shape, &p->c);
-    if (error == cudaSuccess)
-        error = timer_open(&p->timer);
-    if (error == cudaSuccess && cublasCreate(&p->handle) == CUBLAS_STATUS_SUCCESS)
-        return NULL;
-    close_product(setup, instance);
-    return error != cudaSuccess ? cudaGetErrorString(error) : "cuBLAS does not start";
-}
-
-static const struct bench_variant matmul = {"matmul",      BENCH_NOTHING, no_bytes,   open_product,
-                                            close_product, NULL,          run_product};
-
-#else
-
-static const char *refuse_product(struct bench_setup *setup, uint32_t n_layers, struct bench_instance *instance)
-{
-    (void)setup, (void)n_layers, (void)instance;
-    return "this build has no cuBLAS";
-}
-
-static const struct bench_variant matmul = {"matmul", BENCH_NOTHING, no_bytes, refuse_product, NULL, NULL, NULL};
-
-#endif
 
 const struct bench_place bench_cuda = {
     .backend = "cuda",
@@ -425,7 +300,7 @@ const struct bench_place bench_cuda = {
                  [BENCH_PAGED_SHARED] = &paged_shared,
                  [BENCH_CHUNK] = &chunk,
                  [BENCH_READ] = &copy,
-                 [BENCH_FMA] = &matmul},
+                 [BENCH_FMA] = &bench_matmul},
     .last_level_cache = last_level_cache,
     .memory_available = memory_available,
 };

@@ -127,8 +127,7 @@ sdpa() {
 }
 
 llama() {
-    "$build/bench/chunkllama" --backend cuda --shape 1b --kv-dtype bf16 --generate np=1024,ns=1024,nc=64,b=16,n=16 \
-        --stats
+    "$build/bench/chunkllama" --backend cuda --shape 1b --generate np=1088,ns=1024,nc=64,batch=32 --stats
 }
 
 export -f have missing build_all selftest parity sanitize attend sdpa llama

@@ -3,6 +3,7 @@
 #include "chunkattention.h"
 
 #include "demo.h"
+#include "device.h"
 #include "engine.h"
 #include "fault.h"
 #include "gguf.h"
@@ -25,8 +26,8 @@
 #define DEFAULT_SHAPE "42m"
 
 struct settings {
-    const char *model, *requests, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *tasks, *policy, *json,
-        *weights, *load_prefix, *save_prefix;
+    const char *model, *requests, *backend, *kernel, *kv_dtype, *shape, *logits, *generate, *trace, *tasks, *policy,
+        *json, *weights, *load_prefix, *save_prefix;
     const char **prompts;
     size_t n_prompts;
     uint64_t n_predict, repeat, chunk, threads, prefill_rows, max_batch, kv_tokens, seed;
@@ -62,6 +63,7 @@ static const struct option {
     {"--stats", FLAG, offsetof(struct settings, stats), 0, 0},
     {"--no-sharing", FLAG, offsetof(struct settings, no_sharing), 0, 0},
     {"--chunk", NUMBER, offsetof(struct settings, chunk), 1, UINT32_MAX},
+    {"--backend", TEXT, offsetof(struct settings, backend), 0, 0},
     {"--kernel", TEXT, offsetof(struct settings, kernel), 0, 0},
     {"--kv-dtype", TEXT, offsetof(struct settings, kv_dtype), 0, 0},
     {"--kv-tokens", NUMBER, offsetof(struct settings, kv_tokens), 1, INT64_MAX},
@@ -115,12 +117,15 @@ static const char usage_options[] =
     "  --context N        context of the random model (as its shape says)\n"
     "  --no-sharing       a namespace for each request, so that nothing is shared\n"
     "  --chunk N          tokens of a chunk: 32, 64, 128 or 256 (64)\n"
+    "  --backend NAME     cpu, or cuda, where it was built: the first GPU (cpu)\n"
     "  --kernel NAME      kernel of the attention (the best); --list-kernels prints those that run here\n"
-    "  --kv-dtype TYPE    of the stored K and V: f32, f16, bf16 or i8 (f32)\n"
+    "  --kv-dtype TYPE    of the stored K and V: f32, f16, bf16 or i8 (f32; on a GPU, without i8, that of the "
+    "weights)\n"
     "  --kv-tokens N      size of the pool (room for all requests); less makes requests wait\n"
     "  --threads N        threads (as many as CPUs)\n"
     "  --exact-linear     linear layers whose rows do not depend on the batch, bit for bit\n"
-    "  --weights TYPE     of the linear layers: f32, or bf16, packed by oneDNN (f32)\n"
+    "  --weights TYPE     of the linear layers: f32, or bf16, packed by oneDNN (f32); on a GPU f32, f16 or bf16 "
+    "(bf16)\n"
     "  --save-prefix FILE write K and V of the whole chunks of all prompts, for another run of this model\n"
     "  --load-prefix FILE read them before the first request; kernel and chunk size may be others\n"
     "  --ids              print a JSON object a request: {\"prompt_ids\": [...], \"output_ids\": [...]}\n"
@@ -139,6 +144,11 @@ static void print_help(void)
 
 /* ---- the command line ---------------------------------------------------------------------------------------------
  */
+
+static bool on_gpu(const struct settings *settings)
+{
+    return settings->backend && strcmp(settings->backend, "cuda") == 0;
+}
 
 static int parse_number(const struct option *option, const char *text, uint64_t *number, struct fault *fault)
 {
@@ -196,18 +206,22 @@ static int parse_arguments(struct settings *settings, int argc, char **argv, str
         return fault_set(fault, "--demo has its own requests");
     if ((settings->load_prefix || settings->save_prefix) && (settings->demo || settings->no_sharing))
         return fault_set(fault, "--load-prefix and --save-prefix are not for --demo and --no-sharing");
+    if (settings->backend && strcmp(settings->backend, "cpu") != 0 && strcmp(settings->backend, "cuda") != 0)
+        return fault_set(fault, "--backend takes cpu or cuda");
+    if (on_gpu(settings) && settings->exact_linear)
+        return fault_set(fault, "--exact-linear is for --backend cpu");
     if (settings->model && settings->shape)
         return fault_set(fault, "--shape is for random models, --model is a file");
     return 0;
 }
 
-static int parse_dtype(const char *name, uint32_t *dtype, struct fault *fault)
+static int parse_dtype(const char *option, const char *name, uint32_t last, uint32_t *dtype, struct fault *fault)
 {
-    for (*dtype = CATTN_F32; *dtype <= CATTN_I8; (*dtype)++) {
-        if (!name || strcmp(name, dtype_name(*dtype)) == 0)
+    for (*dtype = CATTN_F32; *dtype <= last; (*dtype)++) {
+        if (strcmp(name, dtype_name(*dtype)) == 0)
             return 0;
     }
-    return fault_set(fault, "--kv-dtype takes f32, f16, bf16 or i8");
+    return fault_set(fault, "%s takes %s", option, last == CATTN_I8 ? "f32, f16, bf16 or i8" : "f32, f16 or bf16");
 }
 
 /* ---- a run --------------------------------------------------------------------------------------------------------
@@ -219,6 +233,7 @@ struct run {
     struct tokenizer *tokenizer;
     struct model model;
     struct linear linear;
+    struct device *device; /* NULL: the CPU computes */
     struct requests requests;
     struct engine_options options;
     float *logits;        /* of --logits */
@@ -349,6 +364,7 @@ static int choose_options(struct run *run)
         return fault_set(run->fault, "--policy takes fcfs or prefix");
 
     run->options = (struct engine_options){
+        .device = run->device,
         .kernel = settings->kernel,
         .policy = prefix ? CATTN_PREFIX : CATTN_FCFS,
         .chunk_tokens = (uint32_t)settings->chunk,
@@ -372,7 +388,12 @@ static int choose_options(struct run *run)
         if (!run->logits)
             return fault_set(run->fault, "out of memory");
     }
-    return parse_dtype(settings->kv_dtype, &run->options.kv_dtype, run->fault);
+    if (!settings->kv_dtype) {
+        run->options.kv_dtype = run->device ? device_dtype(run->device) : CATTN_F32;
+        return 0;
+    }
+    return parse_dtype("--kv-dtype", settings->kv_dtype, run->device ? CATTN_BF16 : CATTN_I8, &run->options.kv_dtype,
+                       run->fault);
 }
 
 static int write_logits(const struct run *run)
@@ -474,11 +495,25 @@ static int decode(struct run *run)
     return 0;
 }
 
+static int open_device(struct run *run)
+{
+    const char *type = run->settings->weights ? run->settings->weights : "bf16";
+    uint32_t dtype;
+
+    if (!on_gpu(run->settings))
+        return 0;
+    if (parse_dtype("--weights", type, CATTN_BF16, &dtype, run->fault) ||
+        device_open(&run->model, dtype, &run->device, run->fault))
+        return -1;
+    run->linear.name = device_name(run->device);
+    return 0;
+}
+
 static int pack_weights(struct run *run)
 {
     const char *type = run->settings->weights;
 
-    if (!type || strcmp(type, "f32") == 0)
+    if (run->device || !type || strcmp(type, "f32") == 0)
         return 0;
     if (strcmp(type, "bf16") != 0)
         return fault_set(run->fault, "--weights takes f32 or bf16");
@@ -501,8 +536,8 @@ static int run_all(struct run *run)
     if (run->linear.refused)
         fprintf(settings->demo ? stdout : stderr, "%s gives wrong products here; linear layers by %s.\n",
                 run->linear.refused, run->linear.name);
-    if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || choose_options(run) ||
-        pack_weights(run))
+    if ((settings->model ? load_file(run) : make_random(run)) || collect_requests(run) || open_device(run) ||
+        choose_options(run) || pack_weights(run))
         return -1;
     if (settings->load_prefix || settings->save_prefix)
         name_model(run);
@@ -516,6 +551,7 @@ static void release(struct run *run)
 {
     requests_release(&run->requests);
     packed_destroy(run->linear.packed);
+    device_close(run->device);
     model_release(&run->model);
     tokenizer_close(run->tokenizer);
     gguf_close(run->gguf);

@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include "clock.h"
+#include "device.h"
 #include "prefixes.h"
 
 #include <math.h>
@@ -80,6 +81,7 @@ static int create_cache(struct engine *e)
     const struct model_shape *s = &e->model->shape;
     struct cattn_config config = {
         .size = sizeof config,
+        .backend = e->options->device ? "cuda" : NULL,
         .kernel = e->options->kernel,
         .n_layers = s->n_layers,
         .n_heads = s->n_heads,
@@ -87,7 +89,7 @@ static int create_cache(struct engine *e)
         .head_dim = s->head_dim,
         .v_head_dim = s->v_head_dim,
         .chunk_tokens = e->chunk_tokens,
-        .io_dtype = CATTN_F32,
+        .io_dtype = e->options->device ? device_dtype(e->options->device) : CATTN_F32,
         .kv_dtype = e->options->kv_dtype,
         .max_tokens = e->options->kv_tokens,
         .n_threads = e->options->n_threads,
@@ -470,7 +472,7 @@ int engine_run(const struct model *model, const struct linear *linear, const str
     memset(report, 0, sizeof *report);
     if (!n)
         return fault_set(fault, "no requests");
-    forward_init(&e.forward, model, linear);
+    forward_init(&e.forward, model, linear, options->device);
     int rc = set_up(&e);
     e.start = seconds();
     while (!rc && (e.n_flying || e.next < n))

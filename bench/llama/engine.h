@@ -25,7 +25,8 @@ struct engine_progress {
 typedef void engine_progress_observer(void *context, const struct engine_progress *progress);
 
 struct engine_options {
-    const char *kernel; /* NULL: the library's choice */
+    struct device *device; /* that computes, with the library's backend "cuda"; NULL: the CPU does */
+    const char *kernel;    /* NULL: the library's choice */
     uint32_t chunk_tokens, kv_dtype, n_threads;
     size_t prefill_rows;                     /* tokens of prompts in a step, all in all; 0: 4096 */
     size_t max_batch;                        /* requests that run at once; 0: all */

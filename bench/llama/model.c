@@ -1,6 +1,7 @@
 #include "model.h"
 
 #include "clock.h"
+#include "device.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -374,9 +375,10 @@ int model_load(struct model *model, const struct gguf *gguf, struct fault *fault
 /* ---- the forward pass ---------------------------------------------------------------------------------------------
  */
 
-void forward_init(struct forward *forward, const struct model *model, const struct linear *linear)
+void forward_init(struct forward *forward, const struct model *model, const struct linear *linear,
+                  struct device *device)
 {
-    *forward = (struct forward){.model = model, .linear = linear};
+    *forward = (struct forward){.model = model, .linear = linear, .device = device};
 }
 
 static void free_buffers(struct forward *f)
@@ -446,16 +448,16 @@ static void norm(float *out, const float *x, const float *weights, size_t n_rows
     }
 }
 
-static void find_angles(struct forward *f, size_t n_rows, const uint64_t *positions)
+void model_angles(const struct model *model, size_t n_rows, const uint64_t *positions, float *cosines, float *sines)
 {
-    const size_t n_pairs = f->model->shape.rotary_dims / 2;
+    const size_t n_pairs = model->shape.rotary_dims / 2;
 
     for (size_t row = 0; row < n_rows; row++) {
         for (size_t i = 0; i < n_pairs; i++) {
-            const double angle = (double)positions[row] * f->model->frequencies[i];
+            const double angle = (double)positions[row] * model->frequencies[i];
 
-            f->cosines[row * n_pairs + i] = (float)cos(angle);
-            f->sines[row * n_pairs + i] = (float)sin(angle);
+            cosines[row * n_pairs + i] = (float)cos(angle);
+            sines[row * n_pairs + i] = (float)sin(angle);
         }
     }
 }
@@ -550,16 +552,30 @@ static void find_logits(struct forward *f, size_t n_logits, const size_t *logit_
     multiply(f, n_logits, s->dim, s->vocabulary, f->normed, f->model->output, logits);
 }
 
+static int step_on_device(struct forward *f, cattn_step *step, size_t n_rows, const int32_t *tokens,
+                          const uint64_t *positions, size_t n_logits, const size_t *logit_rows, float *logits,
+                          struct fault *fault)
+{
+    const double attention = device_attention_seconds(f->device), other = device_other_seconds(f->device);
+    const int rc = device_step(f->device, step, n_rows, tokens, positions, n_logits, logit_rows, logits, fault);
+
+    f->attention_seconds += device_attention_seconds(f->device) - attention;
+    f->linear_seconds += device_other_seconds(f->device) - other;
+    return rc;
+}
+
 int forward_step(struct forward *f, cattn_step *step, size_t n_rows, const int32_t *tokens, const uint64_t *positions,
                  size_t n_logits, const size_t *logit_rows, float *logits, struct fault *fault)
 {
     const struct model_shape *s = &f->model->shape;
 
+    if (f->device)
+        return step_on_device(f, step, n_rows, tokens, positions, n_logits, logit_rows, logits, fault);
     if (reserve(f, n_rows))
         return fault_set(fault, "out of memory");
     for (size_t row = 0; row < n_rows; row++)
         memcpy(f->x + row * s->dim, f->model->embedding + (size_t)tokens[row] * s->dim, s->dim * sizeof *f->x);
-    find_angles(f, n_rows, positions);
+    model_angles(f->model, n_rows, positions, f->cosines, f->sines);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         if (attend(f, step, i, n_rows, fault))
             return -1;

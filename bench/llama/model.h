@@ -48,16 +48,23 @@ int model_pack(const struct model *model, struct packed *packed, struct fault *f
 
 void model_release(struct model *model);
 
+/* cosines and sines [n_rows][rotary_dims / 2] of the angles by which rows at these positions are turned. */
+void model_angles(const struct model *model, size_t n_rows, const uint64_t *positions, float *cosines, float *sines);
+
+struct device;
+
 /* What a forward pass needs besides the weights. */
 struct forward {
     const struct model *model;
     const struct linear *linear;
-    size_t n_rows; /* that the buffers have room for */
+    struct device *device; /* that computes instead; NULL: none */
+    size_t n_rows;         /* that the buffers have room for */
     double attention_seconds, linear_seconds;
     float *x, *normed, *q, *k, *v, *attention, *gate, *up, *cosines, *sines;
 };
 
-void forward_init(struct forward *forward, const struct model *model, const struct linear *linear);
+void forward_init(struct forward *forward, const struct model *model, const struct linear *linear,
+                  struct device *device);
 void forward_release(struct forward *forward);
 
 /* Computes the open step's rows: row r is tokens[r] at positions[r].  logits[i][vocabulary] are those of the row

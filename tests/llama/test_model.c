@@ -62,7 +62,7 @@ static void run_model(const struct model *model, const char *kernel, const int32
     uint64_t positions[N_TOKENS];
 
     linear_init(&linear, true, 1);
-    forward_init(&forward, model, &linear);
+    forward_init(&forward, model, &linear, NULL);
     ck_assert_int_eq(cattn_cache_create(&config, &cache), CATTN_OK);
     ck_assert_int_eq(cattn_step_create(cache, &step), CATTN_OK);
     ck_assert_int_eq(cattn_seq_open(cache, "", 0, tokens, N_TOKENS, &seq, &held), CATTN_OK);

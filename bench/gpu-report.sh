@@ -102,7 +102,7 @@ build_all() {
 
 selftest() { "$build/tests/cuda/ptx_selftest"; }
 
-parity() { make -s -C "$build" check-cuda; }
+parity() { make -s -C "$build" check-gpu; }
 
 # sanitize TOOL
 sanitize() {

@@ -98,8 +98,8 @@ CATTN_API const char *cattn_backend_name(unsigned i);
 CATTN_API int cattn_backend_usable(const char *backend);
 
 /* The kernels of a backend that this machine can run, best first, for i = 0, 1, ...; NULL past the last, and for a name
- * that is unknown or NULL.  Those of "cuda" are "mma", on tensor cores, for the data types and head sizes that it knows,
- * and "general" for all. */
+ * that is unknown or NULL.  Those of "cuda" are "mma", on tensor cores, for the data types and head sizes that it
+ * knows, and "general" for all. */
 CATTN_API const char *cattn_backend_kernel(const char *backend, unsigned i);
 
 /* Those of "cpu" ("amx", "avx512", "avx2", "generic"), for i = 0, 1, ...; NULL past the last.
@@ -217,13 +217,14 @@ struct cattn_config {
  * Calls that may wait for the stream are cattn_sync, cattn_prefix_save and _load, cattn_cache_create and _destroy, and
  * cattn_step_begin when a step is larger than all before it or the stream is two plans behind.  Calls of layers neither
  * wait nor allocate.  The *_part calls are as any others: share 0 does the whole, the others find nothing left to do.
- * The current device of the calling thread is as before when a call returns.
+ * The current device of the calling thread is as before when a call returns.  While another thread captures a stream in
+ * CUDA's mode "global", calls that allocate fail, like any allocation.
  *
  * An error of CUDA stays with the cache at whose call it came up: from then on calls that need K and V (those of steps
  * but _abort, _destroy and what reads host memory alone, cattn_seq_open and _fork, cattn_sync, cattn_prefix_save and
  * _load, cattn_sched_next) return CATTN_EDEVICE.  A step that is open then can only be aborted; what it computed is not
- * to be used.  Since a device reports late, results are certain when a cattn_sync behind them is CATTN_OK.  Other caches
- * are not touched, unless CUDA itself has given up the device for the whole process.
+ * to be used.  Since a device reports late, results are certain when a cattn_sync behind them is CATTN_OK.  Other
+ * caches are not touched, unless CUDA itself has given up the device for the whole process.
  *
  * Positions are below 2^31.  kv_dtype CATTN_I8 and head sizes above 512 are CATTN_ENOTSUP. */
 
@@ -567,8 +568,8 @@ CATTN_API void cattn_step_destroy(cattn_step *step);
  * step, builds the list of work.  Rows are numbered in the order of the items.  The rows of an item are the
  * last ones of its tokens: those not found in the cache, at least one, at least min_rows.  Fills the out
  * fields of the items (only when it succeeds).  n_items = 0 is an empty step.
- * In this order: CATTN_ESTATE: a step of this cache is open.  CATTN_EINVAL: a bad handle, a sequence twice,
- * n_tokens = 0, bad ext, a negative token (tokens of an item whose number alone exceeds the pool are not read).
+ * In this order: CATTN_ESTATE: a step of this cache is open.  CATTN_EDEVICE.  CATTN_EINVAL: a bad handle, a sequence
+ * twice, n_tokens = 0, bad ext, a negative token (tokens of an item whose number alone exceeds the pool are not read).
  * CATTN_ETOOBIG, CATTN_EFULL, CATTN_ENOMEM.  (Paper section 3.1 and 3.3.) */
 CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items);
 
@@ -664,20 +665,20 @@ CATTN_API CATTN_CHECK int cattn_merge_states(struct cattn_partial *into, const s
  *         end it, make and launch the graph; captured = plan;
  *     cattn_step_end(step);
  *
- * Only calls of layers may be captured: the others are made while the stream is not captured.
- * cattn_step_plan numbers what the calls of layers of the open step launch.  Two steps of a cache with equal numbers
- * make the same launches with the same arguments, if they are given equal buffers and variants (host memory of variants
- * with equal contents); which tokens, slots and positions these work on lies in device memory, which cattn_step_begin
- * brings up to date.  Decoding on keeps the number until about a sequence joins or leaves, or has grown by some hundreds
- * of tokens; the number is never 0.  CATTN_ESTATE: no step open.  CATTN_ENOTSUP: the backend has nothing to capture.
- * CATTN_EINVAL. CATTN_EDEVICE. */
+ * Only calls of layers may be captured, and not on the default stream; others are made while nothing captures the
+ * stream. cattn_step_plan numbers what the calls of layers of the open step launch.  Two steps of a cache with equal
+ * numbers make the same launches with the same arguments, if they are given equal buffers and variants (host memory of
+ * variants with equal contents); which tokens, slots and positions these work on lies in device memory, which
+ * cattn_step_begin brings up to date.  Decoding on keeps the number until about a sequence joins or leaves, or has
+ * grown by some hundreds of tokens; the number is never 0.  CATTN_ESTATE: no step open.  CATTN_ENOTSUP: the backend has
+ * nothing to capture. CATTN_EINVAL. CATTN_EDEVICE. */
 CATTN_API CATTN_CHECK int cattn_step_plan(const cattn_step *step, uint64_t *number);
 
 /* The caller has put such a graph on the stream in place of the calls of layers: all layers of the open step count as
- * written and attended.  The graph is one captured with the same object in a step with the same number, all layers of it;
- * the library cannot see that.  Called where the calls of layers are: by one thread, without the lock.  CATTN_ESTATE: no
- * step open, or the last step of this object that ended with calls of layers had another number, so that there can be no
- * such graph.  CATTN_ENOTSUP, CATTN_EINVAL and CATTN_EDEVICE as above. */
+ * written and attended.  The graph is one captured with the same object in a step with the same number, all layers of
+ * it; the library cannot see that.  Called where the calls of layers are: by one thread, without the lock.
+ * CATTN_ESTATE: no step open, or the last step of this object that ended with calls of layers had another number, so
+ * that there can be no such graph.  CATTN_ENOTSUP, CATTN_EINVAL and CATTN_EDEVICE as above. */
 CATTN_API CATTN_CHECK int cattn_step_replayed(cattn_step *step);
 
 /* Closes the step: its tokens become part of their sequences, full chunks become visible to others.
@@ -752,10 +753,10 @@ struct cattn_request_config {
     const struct cattn_ext *ext; /* extra identities in the prompt, copied; NULL: none.  Items have their part of it */
 };
 
-/* Queues a request.  CATTN_ETOOBIG: prompt and max_new may not fit in the pool, even alone, or within the limit that its
- * namespace has now: a request counts as one slot more than its tokens fill, since a step may have to copy one (so in a
- * pool, or a limit, of one slot there is room for none).  CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 requests have not
- * ended. */
+/* Queues a request.  CATTN_ETOOBIG: prompt and max_new may not fit in the pool, even alone, or within the limit that
+ * its namespace has now: a request counts as one slot more than its tokens fill, since a step may have to copy one (so
+ * in a pool, or a limit, of one slot there is room for none).  CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 requests have
+ * not ended. */
 CATTN_API CATTN_CHECK int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config,
                                              cattn_request *request);
 

@@ -179,7 +179,7 @@ static struct cattn_cuda_size least_room(const struct cattn_cuda_schedule *sched
                                           [CATTN_CUDA_WRITES] = bounds->n_rows}};
 }
 
-/* Room for most plans: paths of four runs, and splits for two rounds of all blocks. */
+/* Room for most plans: paths of four runs that grow for a while, and splits for two rounds of all blocks. */
 static struct cattn_cuda_size usual_room(const struct cattn_cuda_schedule *schedule,
                                          const struct cattn_work_bounds *bounds)
 {
@@ -189,6 +189,7 @@ static struct cattn_cuda_size usual_room(const struct cattn_cuda_schedule *sched
     room.n[CATTN_CUDA_RUNS] *= 3;
     room.n[CATTN_CUDA_PIECES] = 4 * room.n[CATTN_CUDA_PIECES] + fill_up(n_splits);
     room.n[CATTN_CUDA_PARTS] *= 4;
+    room.n[CATTN_CUDA_SLOTS] += room.n[CATTN_CUDA_SLOTS] / 2 + 8 * bounds->n_items;
     room.n[CATTN_CUDA_RUN_ROWS] *= 4;
     room.n_states = (4 * few_rows + n_splits * TILE_ROWS) * schedule->n_kv_heads;
     return room;
@@ -211,7 +212,7 @@ static void grow(struct cattn_cuda_size *size, const struct cattn_cuda_size *nee
             size->n[i] = ahead ? larger(need->n[i], 2 * size->n[i]) : need->n[i];
     }
     if (need->n_states > size->n_states)
-        size->n_states = need->n_states;
+        size->n_states = need->n_states + (ahead ? need->n_states / 4 : 0);
 }
 
 /* Whether the indices and the grids of launches stay below 2^31. */

@@ -67,7 +67,7 @@ STUB
 program "$tmp/bin/make" <<'STUB'
 case $* in
 *clean) ;;
-*check-cuda*) exit ${PARITY-0} ;;
+*check-gpu*) exit ${PARITY-0} ;;
 *)
     mkdir -p tests/cuda bench backends/cuda
     echo "sm_90  fold  29 registers" >backends/cuda/kernels.txt

@@ -652,6 +652,7 @@ static int attribute_value(enum cudaDeviceAttr attribute)
     case cudaDevAttrWarpSize: return 32;
     case cudaDevAttrMultiProcessorCount: return fake.n_multiprocessors;
     case cudaDevAttrIntegrated: return 0;
+    case cudaDevAttrL2CacheSize: return 4096;
     case cudaDevAttrMaxThreadsPerMultiProcessor: return multiprocessor_threads();
     case cudaDevAttrComputeCapabilityMajor: return fake.major;
     case cudaDevAttrComputeCapabilityMinor: return fake.minor;

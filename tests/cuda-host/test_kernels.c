@@ -661,13 +661,13 @@ static uint64_t cost(const struct kernel_case *c)
 
 static uint64_t affordable(void)
 {
-    return __tsan_init ? 6000000 : __asan_init ? 15000000 : 40000000;
+    return __tsan_init ? 10000000 : __asan_init ? 15000000 : 40000000;
 }
 
 static size_t n_cases(size_t n)
 {
     const size_t full = test_full() ? 20 : 1;
-    return full * (__tsan_init ? n / 8 : __asan_init ? n / 3 : n);
+    return full * (__tsan_init ? n / 4 : __asan_init ? n / 3 : n);
 }
 
 static void draw(struct kernel_case *c, struct rng *rng)

@@ -152,12 +152,18 @@ measure() {
 
 # ---- the report -----------------------------------------------------------------------------------------------------
 
+# The CSVs of all passes together.
+csvs() {
+    find "$logs" -name "$1" ! -name '*.pass*' | sort
+}
+
 # Of the CSVs: microseconds of each variant over each shape, medians, and what they come to.
 table() {
     echo "| K, V | heads | shared | copy | paged | paged_shared | chunk | torch SDPA | paged / chunk |" \
         "paged_shared / chunk | chunk GB/s, of copy | chunk GFLOP/s, of matmul |"
     echo "|---|---|---|---|---|---|---|---|---|---|---|---|"
-    cat "$logs"/attend-*.csv "$logs"/sdpa-*.csv 2>/dev/null | awk -F, '
+    # shellcheck disable=SC2046 # a list of files
+    cat $(csvs 'attend-*.csv') $(csvs 'sdpa-*.csv') /dev/null | awk -F, '
     $1 == "variant" {
         for (i = 1; i <= NF; i++)
             column[$i] = i
@@ -203,8 +209,8 @@ against_model() {
     *h200*) model=h200 ;;
     *) echo "The model (cuda-model.md) knows no GPU of this name."; return ;;
     esac
-    for csv in "$logs"/attend-*[0-9].csv; do
-        [ -s "$csv" ] && sh "$src/bench/plots/cuda-model" --against "$csv" $model | sed "${again-}"
+    for csv in $(csvs 'attend-*.csv'); do
+        sh "$src/bench/plots/cuda-model" --against "$csv" $model | sed "${again-}"
         again=1,2d
     done
 }

@@ -67,8 +67,8 @@ static uint64_t token_bytes(const struct cattn_shape *shape)
     return 0;
 }
 
-static void get(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
-                uint32_t n, unsigned char *tokens)
+static void get(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                unsigned char *tokens)
 {
     (void)store, (void)slot, (void)layer, (void)head, (void)begin, (void)n, (void)tokens;
 }

@@ -68,7 +68,7 @@ typedef uint64_t cattn_seq;
 enum cattn_status {
     CATTN_OK = 0,
     CATTN_EINVAL = -1,    /* an argument is wrong, or a handle is stale or of another cache */
-    CATTN_ENOMEM = -2,    /* host memory could not be had */
+    CATTN_ENOMEM = -2,    /* host memory, or memory of the device, could not be had */
     CATTN_EFULL = -3,     /* too few slots are free or evictable now, in the pool or within the limit of a namespace;
                              close sequences and retry */
     CATTN_ETOOBIG = -4,   /* the items can never fit in this pool, or within the limit of their namespace */
@@ -77,7 +77,8 @@ enum cattn_status {
     CATTN_ENOTFOUND = -7, /* nothing of that name */
     CATTN_ENOTSUP = -8,   /* backend, kernel or data type not usable on this machine; not in this build */
     CATTN_EIO = -9,       /* the system refused something about a file: errno is as it left it */
-    CATTN_EFORMAT = -10   /* a file is damaged, or not of this kind, version, model or shape */
+    CATTN_EFORMAT = -10,  /* a file is damaged, or not of this kind, version, model or shape */
+    CATTN_EDEVICE = -11   /* the device failed, at this call or at an earlier one of the same cache: see "A device" */
 };
 
 /* A sentence in English for a status; "unknown status" for any other number.  Static storage.  Any thread. */
@@ -88,14 +89,20 @@ CATTN_API const char *cattn_version(void);
 
 /* ---- what this build has ---------------------------------------------------------------------------- */
 
-/* The backends of this build in order of preference ("cpu"), for i = 0, 1, ...; NULL past the last. */
+/* The backends of this build ("cpu", "cuda"), for i = 0, 1, ...; NULL past the last.  A cache whose config names none
+ * gets the first usable one that computes in host memory: "cuda" is had by its name alone. */
 CATTN_API const char *cattn_backend_name(unsigned i);
 
-/* Whether a backend works on this machine: 1 or 0; 0 for an unknown name or NULL. */
+/* Whether a backend works on this machine: 1 or 0; 0 for an unknown name or NULL.  "cuda" does if there is a driver
+ * and a device of compute capability 8.0 or more. */
 CATTN_API int cattn_backend_usable(const char *backend);
 
-/* The CPU backend's kernels that this machine can run, best first ("amx", "avx512", "avx2", "generic"), for i = 0,
- * 1, ...; NULL past the last.
+/* The kernels of a backend that this machine can run, best first, for i = 0, 1, ...; NULL past the last, and for a name
+ * that is unknown or NULL.  Those of "cuda" are "mma", on tensor cores, for the data types and head sizes that it
+ * knows, and "general" for all. */
+CATTN_API const char *cattn_backend_kernel(const char *backend, unsigned i);
+
+/* Those of "cpu" ("amx", "avx512", "avx2", "generic"), for i = 0, 1, ...; NULL past the last.
  * The environment variable CATTN_CPU_MASK names features of the processor that are not to be used, separated by
  * commas: avx2, avx512, vnni, amx; those that need a feature which is left out are left out with it.  Empty or "none":
  * all may be used.  A name that is not one of these leaves no kernel at all, so that it cannot go unnoticed.
@@ -171,7 +178,7 @@ struct cattn_event {
 
 struct cattn_config {
     size_t size;           /* sizeof(struct cattn_config) */
-    const char *backend;   /* NULL: $CATTN_BACKEND, or else the first usable */
+    const char *backend;   /* NULL: $CATTN_BACKEND, or else the first usable that computes in host memory, "cpu" */
     const char *kernel;    /* NULL: $CATTN_KERNEL, or else the best one usable for these data types.  A name
                               that is unknown or not usable here: CATTN_ENOTSUP */
     uint32_t n_layers;     /* 1 .. 65535 */
@@ -184,7 +191,8 @@ struct cattn_config {
     uint32_t kv_dtype;     /* of the stored keys and values: enum cattn_dtype */
     uint64_t max_tokens;   /* size of the pool in tokens, rounded up to chunks; 0: max_bytes decides */
     uint64_t max_bytes;    /* size of the pool in bytes, all layers; 0: max_tokens decides.  The smaller of the
-                              two wins; both 0: CATTN_EINVAL */
+                              two wins; both 0: 80% of the memory that the device has free, or CATTN_EINVAL for a
+                              backend without a device */
     uint32_t n_threads;    /* threads of an attend, at most 1024; 0: as many as CPUs in the affinity mask.  They are
                               OpenMP's (one in a build without it, and in a forked child), whose run-time ends the
                               process where the system refuses a thread; the *_part calls make none.  Shares of
@@ -194,19 +202,47 @@ struct cattn_config {
      * at may be read until it returns.  It must not call the cache.  cattn_cache_destroy causes none */
     void (*on_event)(void *context, const struct cattn_event *event);
     void *event_context;
+    /* Of backend "cuda"; zero for others, or CATTN_ENOTSUP.  Structs without these two fields are taken, too. */
+    uint32_t device; /* as cudaSetDevice counts */
+    void *stream;    /* a cudaStream_t of that device, on which all work is done; it outlives the cache.  NULL: the
+                        default stream */
 };
+
+/* A device.  What a CUDA cache is asked to do with K and V it puts on its stream, in the order of the calls, and
+ * returns without waiting for it.  So q, k, v, out and lse are device memory, may be used by what is put on the same
+ * stream before and after a call without any wait, and must not be changed elsewhere before the stream is past it.
+ * alibi_slopes and sinks of a variant are host memory, read by the call; a cache takes 16 + 2 * n_layers different
+ * arrays in its life (then CATTN_ENOMEM), each of which it copies to the device once, at the first call that gives it.
+ *
+ * Calls that may wait for the stream are cattn_sync, cattn_prefix_save and _load, cattn_cache_create and _destroy, and
+ * cattn_step_begin when a step is larger than all before it or the stream is two plans behind.  Calls of layers neither
+ * wait nor allocate.  The *_part calls are as any others: share 0 does the whole, the others find nothing left to do.
+ * The current device of the calling thread is as before when a call returns.  While another thread captures a stream in
+ * CUDA's mode "global", calls that allocate fail, like any allocation.
+ *
+ * An error of CUDA stays with the cache at whose call it came up: from then on calls that need K and V (those of steps
+ * but _abort, _destroy and what reads host memory alone, cattn_seq_open and _fork, cattn_sync, cattn_prefix_save and
+ * _load, cattn_sched_next) return CATTN_EDEVICE.  A step that is open then can only be aborted; what it computed is not
+ * to be used.  Since a device reports late, results are certain when a cattn_sync behind them is CATTN_OK.  Other
+ * caches are not touched, unless CUDA itself has given up the device for the whole process.
+ *
+ * Positions are below 2^31.  kv_dtype CATTN_I8 and head sizes above 512 are CATTN_ENOTSUP. */
 
 /* Makes an empty cache.  Its pool is reserved at once and backed by memory as it is first used.  An environment
  * variable that is empty counts as not set.
  * CATTN_EINVAL: a value is out of range, or the pool has no whole chunk, or more than 2^31 - 1.
- * CATTN_ENOTSUP: the backend or kernel named (in the config, or in the environment) is not usable, or does not take
- * these data types; or CATTN_CPU_MASK has an unknown name; or CATTN_CONCURRENT is not to be had.  CATTN_ENOMEM.  Any
- * thread. */
+ * CATTN_ENOTSUP: the backend, kernel or device named (in the config, or in the environment) is not usable, or does not
+ * take these data types or sizes; or CATTN_CPU_MASK has an unknown name; or CATTN_CONCURRENT is not to be had.
+ * CATTN_ENOMEM.  CATTN_EDEVICE.  Any thread. */
 CATTN_API CATTN_CHECK int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache);
 
 /* Frees the cache with all its sequences and steps; their handles are dead.  No other thread uses it any more.  NULL is
  * allowed. */
 CATTN_API void cattn_cache_destroy(cattn_cache *cache);
+
+/* Waits until all that calls of this cache have put on the device is done; without a device all is done when a call
+ * returns.  Takes no lock, so that other threads may call meanwhile.  CATTN_EINVAL.  CATTN_EDEVICE. */
+CATTN_API CATTN_CHECK int cattn_sync(cattn_cache *cache);
 
 struct cattn_info {
     size_t size;         /* in: sizeof(struct cattn_info) */
@@ -220,6 +256,7 @@ struct cattn_info {
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, v_head_dim, io_dtype, kv_dtype;
     uint64_t n_slots;
     uint64_t slot_bytes; /* K and V of one chunk, all layers */
+    uint32_t device;     /* 0 without one.  Structs that end before this field are taken, too */
 };
 
 /* What the cache was made with, defaults filled in. */
@@ -531,8 +568,8 @@ CATTN_API void cattn_step_destroy(cattn_step *step);
  * step, builds the list of work.  Rows are numbered in the order of the items.  The rows of an item are the
  * last ones of its tokens: those not found in the cache, at least one, at least min_rows.  Fills the out
  * fields of the items (only when it succeeds).  n_items = 0 is an empty step.
- * In this order: CATTN_ESTATE: a step of this cache is open.  CATTN_EINVAL: a bad handle, a sequence twice,
- * n_tokens = 0, bad ext, a negative token (tokens of an item whose number alone exceeds the pool are not read).
+ * In this order: CATTN_ESTATE: a step of this cache is open.  CATTN_EDEVICE.  CATTN_EINVAL: a bad handle, a sequence
+ * twice, n_tokens = 0, bad ext, a negative token (tokens of an item whose number alone exceeds the pool are not read).
  * CATTN_ETOOBIG, CATTN_EFULL, CATTN_ENOMEM.  (Paper section 3.1 and 3.3.) */
 CATTN_API CATTN_CHECK int cattn_step_begin(cattn_step *step, struct cattn_item *items, size_t n_items);
 
@@ -609,14 +646,43 @@ struct cattn_partial {
 /* Attention of the same rows over two sets of tokens that have none in common becomes attention over both: for
  * engines that compute a part of it elsewhere (FlashAttention's log-sum-exp rule; paper section 3.2, equation 2).
  * `into` is read and overwritten, `other` is read; both have the data type given (CATTN_F32, CATTN_F16, CATTN_BF16) and
- * must not overlap.  lse = -inf stands for no tokens: that side is not looked at, and the other comes through bit by
+ * must not overlap; all of it is host memory.  lse = -inf stands for no tokens: that side is not looked at, and the
+ * other comes through bit by
  * bit (where both have none `into` is left as it is).  Sinks, if any, belong on one side only.  Associative within
  * rounding.  CATTN_EINVAL.  Any thread. */
 CATTN_API CATTN_CHECK int cattn_merge_states(struct cattn_partial *into, const struct cattn_partial *other,
                                              size_t n_rows, uint32_t n_heads, uint32_t v_head_dim, uint32_t dtype);
 
+/* Steps as CUDA graphs.  The launches of one step may be captured and launched again in later ones, which spares the
+ * calls of layers:
+ *
+ *     cattn_step_begin(step, items, n_items);
+ *     cattn_step_plan(step, &plan);
+ *     if (graph && plan == captured)
+ *         launch the graph on the cache's stream, then cattn_step_replayed(step);
+ *     else
+ *         begin a capture of the cache's stream; for each layer: cattn_step_attend(step, layer, &io);
+ *         end it, make and launch the graph; captured = plan;
+ *     cattn_step_end(step);
+ *
+ * Only calls of layers may be captured, and not on the default stream; others are made while nothing captures the
+ * stream. cattn_step_plan numbers what the calls of layers of the open step launch.  Two steps of a cache with equal
+ * numbers make the same launches with the same arguments, if they are given equal buffers and variants (host memory of
+ * variants with equal contents); which tokens, slots and positions these work on lies in device memory, which
+ * cattn_step_begin brings up to date.  Decoding on keeps the number until about a sequence joins or leaves, or has
+ * grown by some hundreds of tokens; the number is never 0.  CATTN_ESTATE: no step open.  CATTN_ENOTSUP: the backend has
+ * nothing to capture. CATTN_EINVAL. CATTN_EDEVICE. */
+CATTN_API CATTN_CHECK int cattn_step_plan(const cattn_step *step, uint64_t *number);
+
+/* The caller has put such a graph on the stream in place of the calls of layers: all layers of the open step count as
+ * written and attended.  The graph is one captured with the same object in a step with the same number, all layers of
+ * it; the library cannot see that.  Called where the calls of layers are: by one thread, without the lock.
+ * CATTN_ESTATE: no step open, or the last step of this object that ended with calls of layers had another number, so
+ * that there can be no such graph.  CATTN_ENOTSUP, CATTN_EINVAL and CATTN_EDEVICE as above. */
+CATTN_API CATTN_CHECK int cattn_step_replayed(cattn_step *step);
+
 /* Closes the step: its tokens become part of their sequences, full chunks become visible to others.
- * CATTN_ESTATE: no step open, or a layer was not written (the step stays open). */
+ * CATTN_ESTATE: no step open, or a layer was not written (the step stays open).  CATTN_EDEVICE: likewise. */
 CATTN_API CATTN_CHECK int cattn_step_end(cattn_step *step);
 
 /* Takes the step back: each sequence has what it had before.  CATTN_ESTATE: no step open. */
@@ -687,10 +753,10 @@ struct cattn_request_config {
     const struct cattn_ext *ext; /* extra identities in the prompt, copied; NULL: none.  Items have their part of it */
 };
 
-/* Queues a request.  CATTN_ETOOBIG: prompt and max_new may not fit in the pool, even alone, or within the limit that its
- * namespace has now: a request counts as one slot more than its tokens fill, since a step may have to copy one (so in a
- * pool, or a limit, of one slot there is room for none).  CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 requests have not
- * ended. */
+/* Queues a request.  CATTN_ETOOBIG: prompt and max_new may not fit in the pool, even alone, or within the limit that
+ * its namespace has now: a request counts as one slot more than its tokens fill, since a step may have to copy one (so
+ * in a pool, or a limit, of one slot there is room for none).  CATTN_EINVAL.  CATTN_ENOMEM, also: 2^24 requests have
+ * not ended. */
 CATTN_API CATTN_CHECK int cattn_sched_submit(cattn_sched *sched, const struct cattn_request_config *config,
                                              cattn_request *request);
 

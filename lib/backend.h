@@ -14,6 +14,8 @@ struct cattn_shape {
     uint32_t io_dtype, kv_dtype;
     uint32_t n_slots;
     uint32_t n_threads;
+    uint32_t device; /* of a backend with devices */
+    void *stream;
 };
 
 /* One layer's call with defaults filled in: no stride is 0.  k and v are both NULL or both set. */
@@ -30,8 +32,27 @@ struct cattn_call {
 
 struct cattn_store; /* a backend's memory for one cache */
 
+/* What only a backend has that computes on a device, after a call has returned.  Its copy, clear, get, put and plan
+ * cannot say that they have failed: the store remembers it. */
+struct cattn_device_backend {
+    /* Bytes of memory that a pool may take; 0: none, or no such device. */
+    uint64_t (*free_bytes)(const struct cattn_shape *shape);
+
+    /* CATTN_OK; CATTN_EDEVICE: something has failed since the store was made. */
+    int (*status)(const struct cattn_store *store);
+
+    /* Waits for all that was asked for; then the status. */
+    int (*sync)(struct cattn_store *store);
+
+    /* Of the plan: equal ones make equal launches.  Never 0. */
+    uint64_t (*plan_number)(const struct cattn_store *store);
+};
+
 struct cattn_backend {
     const char *name;
+
+    /* NULL: it computes in host memory, and what it was asked for is done when it returns. */
+    const struct cattn_device_backend *device;
 
     /* Whether this machine can run it. */
     int (*usable)(void);
@@ -42,19 +63,20 @@ struct cattn_backend {
     /* Threads that n_threads = 0 stands for. */
     uint32_t (*default_threads)(void);
 
-    /* Bytes of K and V of one chunk, one layer, one KV head; 0: a data type it does not store.  n_slots and
-     * n_threads of the shape are not looked at. */
+    /* Bytes of K and V of one chunk, one layer, one KV head; 0: a data type or a size that it does not store.  n_slots
+     * and n_threads of the shape are not looked at. */
     uint64_t (*block_bytes)(const struct cattn_shape *shape);
 
     /* Makes the store.  kernel NULL: the best.  CATTN_ENOTSUP: no such kernel, not usable here, or not for this
-     * shape.  CATTN_ENOMEM. */
+     * shape.  CATTN_ENOMEM, CATTN_EDEVICE. */
     int (*open)(const struct cattn_shape *shape, const char *kernel, struct cattn_store **store);
     void (*close)(struct cattn_store *store);
 
     /* The kernel chosen, and whether it keeps the Bit rule. */
     const char *(*kernel)(const struct cattn_store *store, int *exact);
 
-    /* Makes sure that plan() cannot fail for a work list within these bounds.  CATTN_ENOMEM: nothing changed. */
+    /* Makes sure that plan() cannot fail for a work list within these bounds.  CATTN_ENOMEM, CATTN_EDEVICE: nothing
+     * changed. */
     int (*reserve)(struct cattn_store *store, const struct cattn_work_bounds *bounds);
 
     /* Copies the first n_tokens of a slot to another, all layers, and clears the rest of the last granule. */
@@ -66,10 +88,11 @@ struct cattn_backend {
     /* K and V in a form that does not depend on the kernel or the layout, for files.  A token is its key (head_dim
      * elements of kv_dtype), its value (v_head_dim elements) and, for i8, the f32 scales of both; of one layer and KV
      * head it has token_bytes.  get() gives tokens begin .. begin + n - 1 of a full slot.  put() stores such tokens,
-     * bit by bit the same, where a slot just taken is filled with whole granules. */
+     * bit by bit the same, where a slot just taken is filled with whole granules; the buffer is the caller's again when
+     * it returns. */
     uint64_t (*token_bytes)(const struct cattn_shape *shape);
-    void (*get)(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
-                uint32_t n, unsigned char *tokens);
+    void (*get)(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                unsigned char *tokens);
     void (*put)(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
                 const unsigned char *tokens);
 
@@ -82,6 +105,17 @@ struct cattn_backend {
     int (*attend)(struct cattn_store *store, const struct cattn_work *work, const struct cattn_call *call, uint32_t ith,
                   uint32_t nth);
 };
+
+/* The status of a store, whatever the backend; likewise sync. */
+static inline int cattn_store_status(const struct cattn_backend *backend, const struct cattn_store *store)
+{
+    return backend->device ? backend->device->status(store) : CATTN_OK;
+}
+
+static inline int cattn_store_sync(const struct cattn_backend *backend, struct cattn_store *store)
+{
+    return backend->device ? backend->device->sync(store) : CATTN_OK;
+}
 
 /* registry.c: the list of backends.def.  NULL: past the last; unknown. */
 const struct cattn_backend *cattn_backend_at(unsigned i);

@@ -116,6 +116,11 @@ void cattn_cache_destroy(cattn_cache *cache)
     cattn_free(cache);
 }
 
+int cattn_sync(cattn_cache *cache)
+{
+    return cache ? cattn_store_sync(cache->backend, cache->store) : CATTN_EINVAL;
+}
+
 /* ---- the configuration */
 
 static bool in_range(uint32_t value, uint32_t most)
@@ -143,7 +148,9 @@ static int check_shape(const struct cattn_config *config, struct cattn_shape *sh
                                   .v_head_dim = v_head_dim,
                                   .chunk_tokens = c,
                                   .io_dtype = config->io_dtype,
-                                  .kv_dtype = config->kv_dtype};
+                                  .kv_dtype = config->kv_dtype,
+                                  .device = config->device,
+                                  .stream = config->stream};
     return CATTN_OK;
 }
 
@@ -176,6 +183,7 @@ static const char *chosen(const char *name, const char *variable)
     return name && *name ? name : NULL; /* an empty variable says nothing */
 }
 
+/* What computes on a device has to be named: its q, k, v and out are no host memory. */
 static const struct cattn_backend *choose_backend(const char *name)
 {
     const struct cattn_backend *backend;
@@ -183,22 +191,42 @@ static const struct cattn_backend *choose_backend(const char *name)
         backend = cattn_backend_find(name);
         return backend && backend->usable() ? backend : NULL;
     }
-    for (unsigned i = 0; (backend = cattn_backend_at(i)) && !backend->usable();)
+    for (unsigned i = 0; (backend = cattn_backend_at(i)) && (backend->device || !backend->usable());)
         i++;
     return backend;
 }
 
-int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache)
+/* The structs of the first version ended before the device. */
+static const size_t first_config = offsetof(struct cattn_config, device);
+static const size_t first_info = offsetof(struct cattn_info, device);
+
+/* Where the config says no size. */
+static int size_pool(struct cattn_config *config, const struct cattn_backend *backend, const struct cattn_shape *shape)
 {
+    if (config->max_tokens || config->max_bytes)
+        return CATTN_OK;
+    if (!backend->device)
+        return CATTN_EINVAL;
+    config->max_bytes = backend->device->free_bytes(shape);
+    return config->max_bytes ? CATTN_OK : CATTN_ENOTSUP;
+}
+
+int cattn_cache_create(const struct cattn_config *given, cattn_cache **cache)
+{
+    struct cattn_config copy, *config = &copy;
     struct cattn_shape shape;
-    if (!config || !cache || !cattn_struct_readable(config, sizeof(*config)) || check_shape(config, &shape) ||
-        (!config->max_tokens && !config->max_bytes))
+    if (!given || !cache || !cattn_struct_read(config, sizeof(*config), first_config, given) ||
+        check_shape(config, &shape))
         return CATTN_EINVAL;
     const struct cattn_backend *backend = choose_backend(chosen(config->backend, "CATTN_BACKEND"));
+    if (!backend && !config->max_tokens && !config->max_bytes)
+        return CATTN_EINVAL;
     uint64_t block_bytes = backend ? backend->block_bytes(&shape) : 0;
-    if (!block_bytes)
+    if (!block_bytes || (!backend->device && (config->device || config->stream)))
         return CATTN_ENOTSUP;
-    int status = count_slots(config, &shape, slot_bytes(&shape, block_bytes));
+    int status = size_pool(config, backend, &shape);
+    if (!status)
+        status = count_slots(config, &shape, slot_bytes(&shape, block_bytes));
     if (status)
         return status;
     shape.n_threads = config->n_threads ? config->n_threads : backend->default_threads();
@@ -221,7 +249,7 @@ int cattn_cache_create(const struct cattn_config *config, cattn_cache **cache)
 
 int cattn_cache_info(const cattn_cache *cache, struct cattn_info *info)
 {
-    if (!cache || !info || !cattn_struct_writable(info, sizeof(*info)))
+    if (!cache || !info || (info->size != first_info && !cattn_struct_writable(info, sizeof(*info))))
         return CATTN_EINVAL;
     const struct cattn_shape *shape = &cache->shape;
     int exact = 0;
@@ -239,6 +267,8 @@ int cattn_cache_info(const cattn_cache *cache, struct cattn_info *info)
     info->kv_dtype = shape->kv_dtype;
     info->n_slots = shape->n_slots;
     info->slot_bytes = slot_bytes(shape, cache->block_bytes);
+    if (info->size != first_info)
+        info->device = shape->device;
     return CATTN_OK;
 }
 

@@ -778,6 +778,8 @@ static int enter(struct loader *loader)
     take_slots(loader, n_new);
     status = n_new ? fill_slots(loader) : CATTN_OK;
     if (!status)
+        status = cattn_store_sync(loader->cache->backend, loader->cache->store);
+    if (!status)
         publish(loader);
     drop_slots(loader);
     return status;
@@ -790,6 +792,8 @@ static int load_pinned(struct cattn_cache *cache, const char *path, const void *
         return CATTN_EINVAL;
     if (cache->open_step)
         return CATTN_ESTATE;
+    if (cattn_store_status(cache->backend, cache->store))
+        return CATTN_EDEVICE;
     struct loader loader = {.cache = cache};
     int status = cattn_input_open(&loader.input, path);
     if (status)

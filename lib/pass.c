@@ -56,21 +56,25 @@ static bool leave_pass(struct cattn_pass *pass, uint32_t ith, uint32_t nth)
     return atomic_fetch_add(&pass->n_returned, 1) + 1 == nth;
 }
 
-static void count_reads(struct cattn_step *step, const struct cattn_variant *variant)
+static void count_reads(struct cattn_step *step, uint32_t window, uint32_t n_sink_tokens)
 {
     struct cattn_cache *cache = step->cache;
     uint64_t block_bytes = cache->block_bytes * cache->shape.n_kv_heads;
     uint64_t shared = step->read_tokens, unshared = step->read_tokens_unshared;
-    if (variant->window)
-        cattn_work_count_tokens(&cache->work, variant->window, variant->n_sink_tokens, &shared, &unshared);
+    if (window)
+        cattn_work_count_tokens(&cache->work, window, n_sink_tokens, &shared, &unshared);
     cache->read_bytes += shared * block_bytes / cache->shape.chunk_tokens;
     cache->read_bytes_unshared += unshared * block_bytes / cache->shape.chunk_tokens;
 }
 
 static void finish_pass(struct cattn_step *step, struct cattn_pass *pass, const struct cattn_call *call, uint32_t kind)
 {
-    if (kind & ATTENDS)
-        count_reads(step, &call->variant);
+    pass->attended = kind & ATTENDS;
+    if (kind & ATTENDS) {
+        pass->window = call->variant.window;
+        pass->n_sink_tokens = call->variant.n_sink_tokens;
+        count_reads(step, pass->window, pass->n_sink_tokens);
+    }
     if (kind & STORES)
         atomic_store(&pass->written, 1);
     clear_shares(pass);
@@ -197,4 +201,45 @@ int cattn_step_write_part(cattn_step *step, uint32_t layer, const struct cattn_i
 int cattn_step_attend_part(cattn_step *step, uint32_t layer, const struct cattn_io *io, uint32_t ith, uint32_t nth)
 {
     return run_share(step, layer, io, true, ith, nth);
+}
+
+/* ---- graphs of the caller: the device goes through the calls of layers of an earlier step */
+
+/* CATTN_OK: the step is open, and its backend has a device, which works. */
+static int check_graph(const struct cattn_step *step)
+{
+    if (!step)
+        return CATTN_EINVAL;
+    const struct cattn_cache *cache = step->cache;
+    if (!cache->backend->device)
+        return CATTN_ENOTSUP;
+    if (cache->open_step != step)
+        return CATTN_ESTATE;
+    return cattn_store_status(cache->backend, cache->store);
+}
+
+int cattn_step_plan(const cattn_step *step, uint64_t *number)
+{
+    int status = number ? check_graph(step) : CATTN_EINVAL;
+    if (!status)
+        *number = step->plan;
+    return status;
+}
+
+int cattn_step_replayed(cattn_step *step)
+{
+    int status = check_graph(step);
+    if (status)
+        return status;
+    if (step->plan != step->ended_plan)
+        return CATTN_ESTATE;
+    for (uint32_t layer = 0; layer < step->cache->shape.n_layers; layer++) {
+        struct cattn_pass *pass = &step->passes[layer];
+        if (pass->attended)
+            count_reads(step, pass->window, pass->n_sink_tokens);
+        cattn_pass_reset(pass);
+        atomic_store(&pass->written, 1);
+    }
+    step->replayed = true;
+    return CATTN_OK;
 }

@@ -15,6 +15,8 @@ struct cattn_pass {
     _Atomic uint64_t key; /* number, kind and shares of the pass that goes on; 0: none does */
     _Atomic uint32_t n_returned;
     _Atomic uint32_t written;
+    bool attended; /* in the step that was last attended by calls: its window */
+    uint32_t window, n_sink_tokens;
     _Atomic uint64_t returned[CATTN_MAX_SHARES / 64];
 };
 

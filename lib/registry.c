@@ -1,3 +1,6 @@
+#ifdef HAVE_CONFIG_H
+#  include "config.h"
+#endif
 #include "backend.h"
 
 #include <string.h>
@@ -37,8 +40,13 @@ int cattn_backend_usable(const char *name)
     return backend && backend->usable();
 }
 
+const char *cattn_backend_kernel(const char *name, unsigned i)
+{
+    const struct cattn_backend *backend = cattn_backend_find(name);
+    return backend ? backend->kernel_name(i) : NULL;
+}
+
 const char *cattn_kernel_name(unsigned i)
 {
-    const struct cattn_backend *backend = cattn_backend_find("cpu");
-    return backend ? backend->kernel_name(i) : NULL;
+    return cattn_backend_kernel("cpu", i);
 }

@@ -185,6 +185,8 @@ static int write_chunk(struct saver *saver, uint32_t slot)
     for (uint32_t layer = 0; layer < cache->shape.n_layers; layer++) {
         for (uint32_t head = 0; head < cache->shape.n_kv_heads; head++) {
             cache->backend->get(cache->store, slot, layer, head, 0, cache->shape.chunk_tokens, saver->tokens);
+            if (cattn_store_status(cache->backend, cache->store))
+                return CATTN_EDEVICE;
             if (cattn_output_write(&saver->output, saver->tokens, saver->n_bytes))
                 return CATTN_EIO;
         }
@@ -220,6 +222,8 @@ static int save_pinned(const struct cattn_cache *cache, const char *path, const 
 {
     if (!cache || !path || (!model && model_len))
         return CATTN_EINVAL;
+    if (cattn_store_status(cache->backend, cache->store))
+        return CATTN_EDEVICE;
     struct saver saver = {.cache = cache,
                           .n_bytes = cache->shape.chunk_tokens * cache->backend->token_bytes(&cache->shape)};
     int status = save(&saver, path, model, model_len);

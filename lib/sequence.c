@@ -233,6 +233,8 @@ static int open_sequence(struct cattn_cache *cache, const void *ns, size_t ns_le
     int32_t *translated;
     if (!cache || !seq || (!ns && ns_len) || !cattn_prompt_is_good(tokens, n, ext))
         return CATTN_EINVAL;
+    if (cattn_store_status(cache->backend, cache->store))
+        return CATTN_EDEVICE;
     if (cattn_prompt_enter(&cache->tree.extras, tokens, n, ext, &translated))
         return CATTN_ENOMEM;
     int status = open_translated(cache, ns, ns_len, translated ? translated : tokens, n, seq, n_cached);
@@ -257,6 +259,8 @@ static int fork_sequence(struct cattn_cache *cache, cattn_seq seq, cattn_seq *fo
     struct cattn_sequence *old = cattn_sequence_find(cache, seq);
     if (!old || !forked)
         return CATTN_EINVAL;
+    if (cattn_store_status(cache->backend, cache->store))
+        return CATTN_EDEVICE;
     if (old->in_step)
         return CATTN_EBUSY;
     struct cattn_sequence *fork = new_sequence();

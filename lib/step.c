@@ -522,16 +522,16 @@ static int reserve_work(const struct cattn_step *step)
 {
     struct cattn_cache *cache = step->cache;
     struct cattn_work_bounds bounds = {0};
-    size_t n_chunks = 0;
+    bounds.n_items = step->n_plans;
     for (size_t i = 0; i < step->n_plans; i++) {
         const struct cattn_plan *plan = &step->plans[i];
         uint64_t n_tokens = plan->sequence->n_tokens + (uint64_t)plan->n_tokens;
-        n_chunks += path_slots(plan, cache->tree.chunk_tokens);
+        bounds.n_chunks += path_slots(plan, cache->tree.chunk_tokens);
         bounds.n_rows += plan->n_rows;
         if (bounds.max_tokens < n_tokens)
             bounds.max_tokens = n_tokens;
     }
-    if (cattn_work_reserve(&cache->work, step->n_plans, n_chunks, step->n_pieces))
+    if (cattn_work_reserve(&cache->work, step->n_plans, (size_t)bounds.n_chunks, step->n_pieces))
         return CATTN_ENOMEM;
     return cache->backend->reserve(cache->store, &bounds);
 }
@@ -671,6 +671,8 @@ static void build_work(struct cattn_step *step, bool advances)
     for (size_t i = 0; i < step->n_plans; i++)
         add_writes(step, &step->plans[i]);
     cache->backend->plan(cache->store, &cache->work);
+    step->plan = cache->backend->device ? cache->backend->device->plan_number(cache->store) : 0;
+    step->replayed = false;
 }
 
 /* ---- begin */
@@ -699,6 +701,8 @@ static int begin_step(struct cattn_step *step, struct cattn_item *items, size_t 
     step->refused = CATTN_NONE;
     if (cache->open_step)
         return CATTN_ESTATE;
+    if (cattn_store_status(cache->backend, cache->store))
+        return CATTN_EDEVICE;
     if ((!items && n_items) || enter_step(cache, items, n_items))
         return CATTN_EINVAL;
     bool advances = false;
@@ -795,6 +799,10 @@ static int end_step(struct cattn_step *step)
         if (!step->passes[layer].written)
             return CATTN_ESTATE;
     }
+    if (cattn_store_status(cache->backend, cache->store))
+        return CATTN_EDEVICE;
+    if (!step->replayed)
+        step->ended_plan = step->plan;
     raise_dirty(step);
     for (size_t i = 0; i < step->n_plans; i++)
         commit(step, &step->plans[i]);

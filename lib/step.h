@@ -56,11 +56,14 @@ struct cattn_step {
     size_t n_hashes, hashes_capacity;
     uint32_t *pending; /* open addressing over the full pieces: piece + 1, or 0 */
     size_t pending_mask, pending_capacity;
-    bool pending_possible;                      /* an item might fill a chunk */
-    uint32_t refused; /* after CATTN_EFULL or CATTN_ETOOBIG: root whose limit is in the way, or CATTN_NONE */
-    struct cattn_pass *passes;                  /* one per layer */
-    _Atomic uint32_t n_passes;                  /* since it was opened, of all layers; numbers them */
+    bool pending_possible;     /* an item might fill a chunk */
+    uint32_t refused;          /* after CATTN_EFULL or CATTN_ETOOBIG: root whose limit is in the way, or CATTN_NONE */
+    struct cattn_pass *passes; /* one per layer */
+    _Atomic uint32_t n_passes; /* since it was opened, of all layers; numbers them */
     uint64_t read_tokens, read_tokens_unshared; /* by one attend */
+    uint64_t plan;                              /* the backend's number of what is launched; 0: it has none */
+    uint64_t ended_plan;                        /* of the last step that ended with calls of layers */
+    bool replayed;                              /* not called, but launched by the caller */
 };
 
 /* The slots that a plan holds for the step, root first: all it adds to the path, but a slot extended in place. */

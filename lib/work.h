@@ -49,7 +49,8 @@ struct cattn_work {
 
 /* Upper bounds of a list that is about to be built. */
 struct cattn_work_bounds {
-    uint64_t n_rows;
+    uint64_t n_items, n_rows;
+    uint64_t n_chunks;   /* of all items once the step ends, shared ones as often */
     uint64_t max_tokens; /* of the longest item once the step ends */
 };
 

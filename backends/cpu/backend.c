@@ -98,8 +98,8 @@ static uint64_t token_bytes(const struct cattn_shape *shape)
     return cattn_plain_bytes(&layout);
 }
 
-static void get(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
-                uint32_t n, unsigned char *tokens)
+static void get(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                unsigned char *tokens)
 {
     cattn_pool_get(&store->pool, slot, layer, head, begin, n, tokens);
 }

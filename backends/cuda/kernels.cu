@@ -154,6 +154,11 @@ struct work {
     int sinks;       /* tokens before this one are seen whatever the window */
 };
 
+PTX_DEVICE bool is_idle(const struct cattn_cuda_call &c)
+{
+    return c.plan.pieces[ptx_block_x() / c.n_kv_heads].run == CATTN_CUDA_NO_RUN;
+}
+
 PTX_DEVICE struct work find_work(const struct cattn_cuda_call &c)
 {
     struct work w;
@@ -692,6 +697,8 @@ template <class T, int D, int ROWS> PTX_DEVICE void attend_tile(const struct att
 
 template <class T, int D> PTX_GLOBAL void PTX_BOUNDS(THREADS, 2) attend_fast(const struct attention c)
 {
+    if (is_idle(c))
+        return;
     const struct work w = find_work(c);
     if (w.run.tile_rows == 16)
         attend_tile<T, D, 16>(c, w);
@@ -800,6 +807,8 @@ PTX_DEVICE void finish_row(const struct cattn_cuda_call &c, const struct work &w
 
 template <class KV> PTX_GLOBAL void PTX_BOUNDS(THREADS, 4) attend_general(const struct attention c)
 {
+    if (is_idle(c))
+        return;
     const struct work w = find_work(c);
     for (uint32_t i = warp_of(); i < w.n_rows; i += WARPS) {
         const struct row r = find_row(c, w, i);

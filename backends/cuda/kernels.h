@@ -31,6 +31,9 @@ struct cattn_cuda_run {
     uint64_t states;      /* of split s, KV head h, packed row r: states + (s * n_kv_heads + h) * packed rows + r */
 };
 
+/* A piece of no run is nothing to do: it fills plans up, so that the number of their pieces seldom changes. */
+#define CATTN_CUDA_NO_RUN UINT32_MAX
+
 struct cattn_cuda_piece {
     uint32_t run, split, tile;
 };
@@ -63,7 +66,7 @@ struct cattn_cuda_plan {
     uint32_t *row_positions;       /* advanced on the device */
     struct cattn_cuda_write *writes; /* their tokens likewise */
     uint32_t n_pieces, n_rows, n_writes;
-    uint32_t n_folds; /* rows that are not direct; 0: no fold is needed */
+    uint32_t n_folds; /* 0: all rows are direct, and no fold is needed */
 };
 
 /* One layer's call. */

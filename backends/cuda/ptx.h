@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PTX_GLOBAL                  __global__
+#define PTX_GLOBAL                  static __global__
 #define PTX_DEVICE                  static __device__ __forceinline__ /* functions, and static members of structs */
 #define PTX_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define PTX_UNROLL                  _Pragma("unroll") /* the whole loop that follows */

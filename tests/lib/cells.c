@@ -119,8 +119,8 @@ static uint64_t token_bytes(const struct cattn_shape *shape)
     return sizeof(uint64_t);
 }
 
-static void get(const struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin,
-                uint32_t n, unsigned char *tokens)
+static void get(struct cattn_store *store, uint32_t slot, uint32_t layer, uint32_t head, uint32_t begin, uint32_t n,
+                unsigned char *tokens)
 {
     (void)head;
     memcpy(tokens, cells_of(store, layer, slot) + begin, n * sizeof(uint64_t));

@@ -15,6 +15,9 @@ static const struct accuracy {
 } accuracies[] = {
     /* Queries and weights are rounded to bf16, the powers of two are good to 1e-4. */
     {"amx", CATTN_BF16, 0x1p-20, 0x1p-8, 0x1p-8, 0x1p-8 + 1e-4},
+    /* Weights are rounded to the type of the values, and added up as they are then. */
+    {"mma", CATTN_BF16, 0x1p-21, 0, 0x1p-8, 0x1p-8},
+    {"mma", CATTN_F16, 0x1p-21, 0, 0x1p-11, 0x1p-11},
     {NULL, CATTN_I8, 0x1p-8, 0, 0x1p-8, 0}, /* 13 bits of each, and a quantum where rounding is on the edge */
     {NULL, ANY, 0x1p-22, 0, 0, 0},          /* sums in f32 */
 };

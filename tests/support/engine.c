@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+void (*engine_watch)(int in_layer);
+void (*engine_adjust)(struct cattn_config *config);
+
 enum tensor { TENSOR_Q = 1, TENSOR_K, TENSOR_V };
 
 /* ---- the model -------------------------------------------------------------------------------------- */
@@ -67,10 +70,12 @@ void engine_init(struct engine *e, const struct cattn_config *config, uint64_t s
 {
     memset(e, 0, sizeof *e);
     e->config = *config;
+    if (engine_adjust)
+        engine_adjust(&e->config);
     rng_init(&e->rng, salt);
     e->gain = 3;
     e->nth = 3;
-    int status = cattn_cache_create(config, &e->cache);
+    int status = cattn_cache_create(&e->config, &e->cache);
     CHECK(status == CATTN_OK, "create: %s", cattn_strerror(status));
     ck_assert_int_eq(cattn_step_create(e->cache, &e->step), CATTN_OK);
     e->kernel = engine_info(e).kernel;
@@ -418,12 +423,20 @@ static void run_shares(struct engine *e, part_call *call, uint32_t layer, const 
     free(shares);
 }
 
+/* What was put on a device is done, and its buffers are the engine's again. */
+static void sync(struct engine *e)
+{
+    int status = cattn_sync(e->cache);
+    CHECK(status == CATTN_OK, "sync: %s", cattn_strerror(status));
+}
+
 static void write_nan(struct engine *e, uint32_t layer, const struct cattn_io *io)
 {
     struct cattn_io bad = *io;
     void *nan = guard_alloc(e->k.bytes > e->v.bytes ? e->k.bytes : e->v.bytes, GUARD_NONE);
     bad.k = bad.v = nan;
     ck_assert_int_eq(cattn_step_write(e->step, layer, &bad), CATTN_OK);
+    sync(e);
     guard_free(nan, 0, GUARD_NONE);
 }
 
@@ -433,7 +446,6 @@ static void run_form(struct engine *e, uint32_t layer, const struct cattn_io *io
     stored.k = stored.v = NULL;
     switch (e->form) {
     case FORM_REWRITE:
-        write_nan(e, layer, io);
         ck_assert_int_eq(cattn_step_attend(e->step, layer, io), CATTN_OK);
         ck_assert_int_eq(cattn_step_attend(e->step, layer, &stored), CATTN_OK);
         break;
@@ -604,7 +616,14 @@ void engine_layer(struct engine *e, uint32_t layer)
 {
     struct cattn_io io;
     engine_load(e, layer, &io);
+    if (e->form == FORM_REWRITE)
+        write_nan(e, layer, &io);
+    if (engine_watch)
+        engine_watch(1);
     run_form(e, layer, &io);
+    if (engine_watch)
+        engine_watch(0);
+    sync(e);
     if (e->form == FORM_WRITE)
         return;
     if (e->pad)

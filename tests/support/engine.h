@@ -82,6 +82,12 @@ struct engine {
     struct buffer q, k, v, out, lse;
 };
 
+/* If set, called before and after the calls of each layer. */
+extern void (*engine_watch)(int in_layer);
+
+/* If set, changes the configuration of each engine: a test's for another kernel. */
+extern void (*engine_adjust)(struct cattn_config *config);
+
 struct engine_item {
     struct toy *toy;
     const int32_t *tokens;

@@ -24,11 +24,18 @@ int suite_run(TCase *tcase)
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+/* The backend that is tested: one forced from outside, or the default. */
+static const char *backend(void)
+{
+    const char *forced = getenv("CATTN_BACKEND");
+    return forced && *forced ? forced : "cpu";
+}
+
 /* Whether the kernel takes the data types, and then whether it is exact for them. */
 static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *exact)
 {
     struct cattn_config config = {.size = sizeof config,
-                                  .backend = "cpu",
+                                  .backend = backend(),
                                   .kernel = kernel,
                                   .n_layers = 1,
                                   .n_heads = 1,
@@ -49,7 +56,7 @@ static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *
 
 int kernel_choice(unsigned i, struct kernel_choice *choice)
 {
-    for (unsigned k = 0; (choice->kernel = cattn_kernel_name(k)); k++)
+    for (unsigned k = 0; (choice->kernel = cattn_backend_kernel(backend(), k)); k++)
         for (choice->kv_dtype = CATTN_F32; choice->kv_dtype <= CATTN_I8; choice->kv_dtype++)
             if (takes(choice->kernel, CATTN_F32, choice->kv_dtype, &choice->exact) && i-- == 0)
                 return 1;
@@ -60,7 +67,7 @@ const char *exact_kernel(unsigned i, unsigned io_dtype, unsigned kv_dtype)
 {
     const char *kernel;
     int exact;
-    for (unsigned k = 0; (kernel = cattn_kernel_name(k)); k++)
+    for (unsigned k = 0; (kernel = cattn_backend_kernel(backend(), k)); k++)
         if (takes(kernel, io_dtype, kv_dtype, &exact) && exact && i-- == 0)
             return kernel;
     return NULL;

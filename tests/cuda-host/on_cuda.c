@@ -1,5 +1,6 @@
 /* Linked into a test program, this makes it one of the backend "cuda" on pretended devices.  Calls of layers must not
  * wait or allocate there. */
+#define _DEFAULT_SOURCE 1
 #include "runtime.h"
 #include "support/engine.h"
 

@@ -158,7 +158,7 @@ START_TEST(captured_arrays_are_copied_again)
     ck_assert_int_eq(cattn_step_attend(e.step, 0, &io), CATTN_OK);
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ck_assert_int_eq(cudaGraphDestroy(graph), cudaSuccess); /* never launched */
-    engine_layers(&e);                                       /* right all the same */
+    engine_layers(&e);                                      /* right all the same */
     engine_end(&e);
     engine_free(&e);
     toy_free(&toy);

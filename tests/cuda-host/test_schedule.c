@@ -150,7 +150,8 @@ static struct device_plan fetch_plan(struct bench *b)
 
 static void free_plan(struct device_plan *d)
 {
-    void *arrays[] = {d->runs, d->pieces, d->parts, d->items, d->slots, d->run_rows, d->row_items, d->positions, d->writes};
+    void *arrays[] = {d->runs,     d->pieces,    d->parts,     d->items, d->slots,
+                      d->run_rows, d->row_items, d->positions, d->writes};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
 }
@@ -297,7 +298,7 @@ START_TEST(a_plan_for_which_there_is_no_room_is_made_without_sharing)
     static struct bench b;
     uint32_t zeros[MOST_ITEMS] = {0};
     bench_open(&b, 2, 4, 4, 5);
-    /* a comb: each item leaves the path of the one before where that ends, so that the last has as many runs as items */
+    /* a comb: item after item leaves the longest path, so that this has as many runs */
     b.n_items = MOST_CHUNKS;
     for (uint32_t i = 0; i < b.n_items; i++) {
         for (uint32_t k = 0; k <= i; k++)
@@ -338,10 +339,11 @@ START_TEST(a_plan_is_modest_where_memory_is_short)
     fake_cuda_memory(fake_cuda_used(0) + 100);
     advance(&b, zeros); /* the wish is not met, and the step goes on */
     check(&b);
+    plan(&b);
     const uint64_t calls = fake_cuda_calls("cudaMalloc");
-    advance(&b, zeros);
+    plan(&b);
     ck_assert_uint_eq(fake_cuda_calls("cudaMalloc"), calls); /* nor is it had again */
-    draw_batch(&b, MOST_ITEMS, 3); /* what is needed is refused, and changes nothing */
+    draw_batch(&b, MOST_ITEMS, 3);                           /* what is needed is refused, and changes nothing */
     const struct cattn_work_bounds bounds = bounds_of(&b);
     const struct cattn_cuda_plan before = b.schedule.plan;
     ck_assert_int_eq(cattn_cuda_schedule_reserve(&b.schedule, &bounds), CATTN_ENOMEM);
@@ -381,15 +383,27 @@ END_TEST
 START_TEST(staging_memory_is_not_written_before_it_was_read)
 {
     /* the device does nothing until it is waited for: what was planned first must still arrive in its turn */
+    enum { PLANS = 6, SLOTS = 20 };
     static struct bench b;
+    uint32_t expected[PLANS][SLOTS], *seen;
     bench_open(&b, 2, 2, 16, 8);
     draw_batch(&b, 60, 2);
     plan(&b);
-    for (int i = 0; i < 5; i++) {
-        draw_batch(&b, 20 + 8 * (uint32_t)i, 2);
+    ck_assert_int_eq(cudaMallocHost((void **)&seen, sizeof expected), cudaSuccess);
+    for (int i = 0; i < PLANS; i++) {
+        draw_batch(&b, 20 + 4 * (uint32_t)i, 2);
+        for (uint32_t k = 0; k < b.n_items; k++)
+            for (uint32_t chunk = 0; chunk < b.paths[k].n_chunks; chunk++)
+                b.slots[k][chunk] += 500 * (uint32_t)i;
         plan(&b);
+        memcpy(expected[i], cattn_cuda_schedule_array(&b.schedule, CATTN_CUDA_SLOTS), sizeof expected[i]);
+        ck_assert_int_eq(cudaMemcpyAsync(seen + SLOTS * i, b.schedule.plan.slots, sizeof expected[i],
+                                         cudaMemcpyDeviceToHost, b.queue.stream),
+                         cudaSuccess);
     }
     check(&b);
+    ck_assert_mem_eq(seen, expected, sizeof expected);
+    cudaFreeHost(seen);
     bench_close(&b);
 }
 END_TEST
@@ -401,10 +415,10 @@ START_TEST(numbers_stay_while_launches_do)
     bench_open(&b, 8, 4, 264, 9);
     draw_batch(&b, 32, 1);
     for (uint32_t i = 0; i < b.n_items; i++) {
-        b.paths[i].n_chunks = 20;
+        b.paths[i].n_chunks = 12 + i % 16;
         for (uint32_t k = 0; k < MOST_CHUNKS; k++)
             b.slots[i][k] = k < 8 ? k : 8 + i * MOST_CHUNKS + k;
-        b.paths[i].position = 19 * CHUNK + i % CHUNK;
+        b.paths[i].position = (b.paths[i].n_chunks - 1) * CHUNK + 7 * i % CHUNK;
         ones[i] = 1;
     }
     plan(&b);

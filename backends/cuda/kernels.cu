@@ -16,76 +16,46 @@ static const uint32_t FAR = 0x7fffffff; /* no token is so far away */
 
 struct f32 {
     typedef float element;
-    PTX_DEVICE float load(float x) {
-        return x;
-    }
-    PTX_DEVICE float store(float x) {
-        return x;
-    }
+    PTX_DEVICE float load(float x) { return x; }
+    PTX_DEVICE float store(float x) { return x; }
 };
 
 struct f16 {
     typedef uint16_t element;
     static const uint32_t ONES = 0x3c003c00; /* 1, 1 */
     /* Weights go up to 2^15, so that those far below the largest are not lost to a type that ends at 2^-24. */
-    PTX_DEVICE float headroom() {
-        return 15.0f;
-    }
-    PTX_DEVICE float load(uint16_t bits) {
-        return ptx_f16_to_f32(bits);
-    }
-    PTX_DEVICE uint16_t store(float x) {
-        return ptx_f32_to_f16(x);
-    }
-    PTX_DEVICE uint32_t pack(float low, float high) {
-        return ptx_pack_f16(low, high);
-    }
-    PTX_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-        ptx_mma_f16(d, a, b);
-    }
+    PTX_DEVICE float headroom() { return 15.0f; }
+    PTX_DEVICE float load(uint16_t bits) { return ptx_f16_to_f32(bits); }
+    PTX_DEVICE uint16_t store(float x) { return ptx_f32_to_f16(x); }
+    PTX_DEVICE uint32_t pack(float low, float high) { return ptx_pack_f16(low, high); }
+    PTX_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { ptx_mma_f16(d, a, b); }
 };
 
 struct bf16 {
     typedef uint16_t element;
     static const uint32_t ONES = 0x3f803f80;
-    PTX_DEVICE float headroom() {
-        return 0.0f;
-    }
-    PTX_DEVICE float load(uint16_t bits) {
-        return ptx_bf16_to_f32(bits);
-    }
-    PTX_DEVICE uint16_t store(float x) {
-        return ptx_f32_to_bf16(x);
-    }
-    PTX_DEVICE uint32_t pack(float low, float high) {
-        return ptx_pack_bf16(low, high);
-    }
-    PTX_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-        ptx_mma_bf16(d, a, b);
-    }
+    PTX_DEVICE float headroom() { return 0.0f; }
+    PTX_DEVICE float load(uint16_t bits) { return ptx_bf16_to_f32(bits); }
+    PTX_DEVICE uint16_t store(float x) { return ptx_f32_to_bf16(x); }
+    PTX_DEVICE uint32_t pack(float low, float high) { return ptx_pack_bf16(low, high); }
+    PTX_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { ptx_mma_bf16(d, a, b); }
 };
 
-PTX_DEVICE float load_element(const void *base, uint32_t dtype, uint64_t i) {
+PTX_DEVICE float load_element(const void *base, uint32_t dtype, uint64_t i)
+{
     switch (dtype) {
-    case CATTN_F32:
-        return ((const float *)base)[i];
-    case CATTN_F16:
-        return ptx_f16_to_f32(((const uint16_t *)base)[i]);
-    default:
-        return ptx_bf16_to_f32(((const uint16_t *)base)[i]);
+    case CATTN_F32: return ((const float *)base)[i];
+    case CATTN_F16: return ptx_f16_to_f32(((const uint16_t *)base)[i]);
+    default: return ptx_bf16_to_f32(((const uint16_t *)base)[i]);
     }
 }
 
-PTX_DEVICE void store_element(void *base, uint32_t dtype, uint64_t i, float x) {
+PTX_DEVICE void store_element(void *base, uint32_t dtype, uint64_t i, float x)
+{
     switch (dtype) {
-    case CATTN_F32:
-        ((float *)base)[i] = x;
-        break;
-    case CATTN_F16:
-        ((uint16_t *)base)[i] = ptx_f32_to_f16(x);
-        break;
-    default:
-        ((uint16_t *)base)[i] = ptx_f32_to_bf16(x);
+    case CATTN_F32: ((float *)base)[i] = x; break;
+    case CATTN_F16: ((uint16_t *)base)[i] = ptx_f32_to_f16(x); break;
+    default: ((uint16_t *)base)[i] = ptx_f32_to_bf16(x);
     }
 }
 
@@ -101,52 +71,62 @@ struct alignas(16) float4s {
     float x[4];
 };
 
-PTX_DEVICE int is_aligned(const void *base, uint64_t strides_in_bytes, uint32_t bytes) {
+PTX_DEVICE int is_aligned(const void *base, uint64_t strides_in_bytes, uint32_t bytes)
+{
     return (((uint64_t)(uintptr_t)base | strides_in_bytes) & (bytes - 1)) == 0;
 }
 
 /* ---- numbers ---- */
 
-PTX_DEVICE float minus_infinity() {
+PTX_DEVICE float minus_infinity()
+{
     return -INFINITY;
 }
 
 static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-PTX_DEVICE int smaller(int a, int b) {
+PTX_DEVICE int smaller(int a, int b)
+{
     return a < b ? a : b;
 }
 
-PTX_DEVICE int larger(int a, int b) {
+PTX_DEVICE int larger(int a, int b)
+{
     return a > b ? a : b;
 }
 
-PTX_DEVICE uint32_t smaller(uint32_t a, uint32_t b) {
+PTX_DEVICE uint32_t smaller(uint32_t a, uint32_t b)
+{
     return a < b ? a : b;
 }
 
-PTX_DEVICE uint32_t lane_of() {
+PTX_DEVICE uint32_t lane_of()
+{
     return ptx_thread() % 32;
 }
 
-PTX_DEVICE uint32_t warp_of() {
+PTX_DEVICE uint32_t warp_of()
+{
     return ptx_thread() / 32;
 }
 
 /* Over the lanes that differ from the own one in the bits of `lanes`, which is 2^i - 1. */
-PTX_DEVICE float sum_over(int lanes, float x) {
+PTX_DEVICE float sum_over(int lanes, float x)
+{
     for (int mask = 1; mask <= lanes; mask *= 2)
         x += ptx_shuffle_xor(x, mask);
     return x;
 }
 
-PTX_DEVICE float max_over(int lanes, float x) {
+PTX_DEVICE float max_over(int lanes, float x)
+{
     for (int mask = 1; mask <= lanes; mask *= 2)
         x = fmaxf(x, ptx_shuffle_xor(x, mask));
     return x;
 }
 
-PTX_DEVICE int max_over(int lanes, int x) {
+PTX_DEVICE int max_over(int lanes, int x)
+{
     for (int mask = 1; mask <= lanes; mask *= 2)
         x = larger(x, (int)ptx_shuffle_xor((uint32_t)x, mask));
     return x;
@@ -174,11 +154,13 @@ struct work {
     int sinks;       /* tokens before this one are seen whatever the window */
 };
 
-PTX_DEVICE bool is_idle(const struct cattn_cuda_call &c) {
+PTX_DEVICE bool is_idle(const struct cattn_cuda_call &c)
+{
     return c.plan.pieces[ptx_block_x() / c.n_kv_heads].run == CATTN_CUDA_NO_RUN;
 }
 
-PTX_DEVICE struct work find_work(const struct cattn_cuda_call &c) {
+PTX_DEVICE struct work find_work(const struct cattn_cuda_call &c)
+{
     struct work w;
     const struct cattn_cuda_piece piece = c.plan.pieces[ptx_block_x() / c.n_kv_heads];
     w.run = c.plan.runs[piece.run];
@@ -201,7 +183,8 @@ struct row {
     uint32_t packed, row, head;
 };
 
-PTX_DEVICE struct row find_row(const struct cattn_cuda_call &c, const struct work &w, uint32_t i) {
+PTX_DEVICE struct row find_row(const struct cattn_cuda_call &c, const struct work &w, uint32_t i)
+{
     struct row r;
     r.packed = w.first + smaller(i, w.n_rows - 1);
     r.row = c.plan.run_rows[w.run.rows + r.packed / w.group];
@@ -209,17 +192,20 @@ PTX_DEVICE struct row find_row(const struct cattn_cuda_call &c, const struct wor
     return r;
 }
 
-PTX_DEVICE int position_of(const struct cattn_cuda_call &c, const struct work &w, const struct row &r) {
+PTX_DEVICE int position_of(const struct cattn_cuda_call &c, const struct work &w, const struct row &r)
+{
     return (int)(c.plan.row_positions[r.row] - w.run.first_token);
 }
 
-PTX_DEVICE uint64_t state_of(const struct cattn_cuda_run &run, uint32_t split, uint32_t n_kv_heads,
-                                    uint32_t head, uint32_t packed, uint32_t r) {
+PTX_DEVICE uint64_t state_of(const struct cattn_cuda_run &run, uint32_t split, uint32_t n_kv_heads, uint32_t head,
+                             uint32_t packed, uint32_t r)
+{
     return run.states + ((uint64_t)split * n_kv_heads + head) * packed + r;
 }
 
 /* Where the key, or the value, of a token lies in the pool. */
-PTX_DEVICE uint64_t element_of(const struct cattn_cuda_call &c, const struct work &w, int t, bool value) {
+PTX_DEVICE uint64_t element_of(const struct cattn_cuda_call &c, const struct work &w, int t, bool value)
+{
     const int shift = 5 + (c.chunk_tokens >= 64) + (c.chunk_tokens >= 128) + (c.chunk_tokens >= 256);
     const uint32_t slot = c.plan.slots[w.run.slots + ((uint32_t)t >> shift)];
     const uint32_t token = (uint32_t)t & (c.chunk_tokens - 1);
@@ -228,14 +214,16 @@ PTX_DEVICE uint64_t element_of(const struct cattn_cuda_call &c, const struct wor
 }
 
 /* (No branches: the distance of a token that comes later wraps around, and does not count.) */
-PTX_DEVICE bool sees(const struct work &w, int position, int t) {
+PTX_DEVICE bool sees(const struct work &w, int position, int t)
+{
     return (t <= position) & (t < w.end) & (((uint32_t)position - (uint32_t)t < w.window) | (t < w.sinks));
 }
 
 /* ---- from states to outputs ---- */
 
 /* Adds what a head's sink weighs. */
-PTX_DEVICE void add_sink(const struct cattn_cuda_call &c, uint32_t head, float *m, float *l, float *factor) {
+PTX_DEVICE void add_sink(const struct cattn_cuda_call &c, uint32_t head, float *m, float *l, float *factor)
+{
     *factor = 1.0f;
     if (c.sinks == NULL || !(c.sinks[head] > minus_infinity()))
         return;
@@ -246,20 +234,23 @@ PTX_DEVICE void add_sink(const struct cattn_cuda_call &c, uint32_t head, float *
     *m = larger;
 }
 
-PTX_DEVICE float natural_log_sum(float m, float l) {
+PTX_DEVICE float natural_log_sum(float m, float l)
+{
     return l > 0.0f ? (m + log2f(l)) * LN_2 : minus_infinity();
 }
 
 /* What sums of weighted values are to be multiplied by to become the output. */
-PTX_DEVICE float close_row(const struct cattn_cuda_call &c, uint32_t head, float *m, float *l) {
+PTX_DEVICE float close_row(const struct cattn_cuda_call &c, uint32_t head, float *m, float *l)
+{
     float factor;
     add_sink(c, head, m, l, &factor);
     return *l > 0.0f ? factor * (1.0f / *l) : 0.0f;
 }
 
-PTX_DEVICE void store_lse(const struct cattn_cuda_call &c, const struct row &r, float m, float l) {
+PTX_DEVICE void store_lse(const struct cattn_cuda_call &c, uint32_t row, uint32_t head, float m, float l)
+{
     if (c.lse != NULL)
-        c.lse[(uint64_t)r.row * c.n_heads + r.head] = natural_log_sum(m, l);
+        c.lse[(uint64_t)row * c.n_heads + head] = natural_log_sum(m, l);
 }
 
 /* ---- the fast way ----
@@ -271,8 +262,7 @@ PTX_DEVICE void store_lse(const struct cattn_cuda_call &c, const struct row &r, 
  * Keys and values come to shared memory in tiles, two of each.  The copy of one is issued as soon as all have read what
  * lay there, keys before values, so that about one and a half tiles are on their way while a warp computes. */
 
-template <int D, int ROWS>
-struct shape {
+template <int D, int ROWS> struct shape {
     static const int TILE = D > 128 ? 32 : CATTN_CUDA_TILE;
     static const int GROUPS = ROWS / 16;
     static const int SHARES = WARPS / GROUPS < TILE / 16 ? WARPS / GROUPS : TILE / 16;
@@ -282,53 +272,78 @@ struct shape {
     static const bool KEEPS_Q = D <= 128; /* in registers; they come by where the second tile of values will be */
 };
 
-template <int D>
-struct memory {
-    typedef shape<D, CATTN_CUDA_TILE> most;
-    static const uint32_t BYTES = 4 * most::TILE_BYTES + (most::KEEPS_Q ? 0 : CATTN_CUDA_TILE * D * 2);
+/* A row of the tile, as all warps look it up. */
+struct tile_row {
+    uint32_t row, head;
+    int position;
 };
+
+/* Shared memory, in bytes from its begin: two tiles of keys, two of values, queries, rows, views.  (Blocks of head_dim
+ * 96 fill the 100 KB of compute capability 8.6 by two, but for 256 bytes.) */
+template <int D> struct memory {
+    typedef shape<D, CATTN_CUDA_TILE> most;
+    static const uint32_t KEYS = 0, VALUES = 2 * most::TILE_BYTES;
+    static const uint32_t QUERIES = VALUES + (most::KEEPS_Q ? 1 : 2) * most::TILE_BYTES;
+    static const uint32_t ROWS = QUERIES + CATTN_CUDA_TILE * D * 2;
+    static const uint32_t VIEWS = ROWS + CATTN_CUDA_TILE * sizeof(struct tile_row);
+    static const uint32_t BYTES = VIEWS + WARPS * 2 * 16;
+};
+
+template <int D> PTX_DEVICE struct tile_row *row_at(uint32_t i)
+{
+    return (struct tile_row *)(ptx_shared() + memory<D>::ROWS) + i;
+}
+
+template <int D, int ROWS> PTX_DEVICE void put_rows(const struct cattn_cuda_call &c, const struct work &w)
+{
+    const uint32_t i = ptx_thread();
+    if (i >= ROWS)
+        return;
+    const struct row r = find_row(c, w, i);
+    *row_at<D>(i) = {r.row, r.head, position_of(c, w, r)};
+}
 
 /* Places in shared memory are counted in bytes from its begin.  This is where 16 bytes of a row of a tile lie, elements
  * 8 * piece to 8 * piece + 7.  ldmatrix reads one piece of 8 consecutive rows at a time; the exclusive or puts these 8
  * into the 8 different sixteens of 128 bytes, which is as wide as all banks.  (Rows of 96 elements are one and a half
  * times 128 bytes: every second is shifted by half as it is.)  The piece is even + odd; an even part that is known when
  * this is compiled costs one operation at most. */
-template <int D>
-PTX_DEVICE uint32_t place(uint32_t row, uint32_t even, uint32_t odd) {
+template <int D> PTX_DEVICE uint32_t place(uint32_t tile, uint32_t row, uint32_t even, uint32_t odd)
+{
     const uint32_t spread = D % 64 == 0 ? 7 : 3;
     const uint32_t rotated = D % 64 == 0 ? row & spread : row / 2 & spread;
-    return ((row * D * 2 + (rotated ^ odd) * 16) ^ (even & spread) * 16) + (even & ~spread) * 16;
+    return ((tile + row * D * 2 + (rotated ^ odd) * 16) ^ (even & spread) * 16) + (even & ~spread) * 16;
 }
 
 /* Copies the keys, or the values, of the tile that begins with token t.  Zeros stand for what no row of the block sees:
  * whatever lies there in the pool must not meet a weight, be it 0. */
 template <int D>
-PTX_DEVICE void copy_tile(const struct cattn_cuda_call &c, const struct work &w, int end, int t, bool values,
-                          uint32_t tile) {
+PTX_DEVICE void copy_tile(const struct cattn_cuda_call &c, const struct work &w, int t, bool values, uint32_t tile)
+{
     const uint32_t pieces = D / 8, tokens = D == 96 ? 8 : THREADS / pieces; /* that all threads copy at once */
     const uint32_t token = ptx_thread() / pieces, piece = ptx_thread() % pieces;
-    if (t >= end || token >= tokens)
+    if (t >= w.end || token >= tokens)
         return;
     PTX_UNROLL
     for (uint32_t g = 0; g < shape<D, 16>::TILE; g += GRANULE) {
-        const uint16_t *from = (const uint16_t *)c.pool + element_of(c, w, smaller(t + (int)g, end - 1), values);
+        const uint16_t *from = (const uint16_t *)c.pool + element_of(c, w, smaller(t + (int)g, w.end - 1), values);
         from += token * D + piece * 8;
-        const int left = end - t - (int)(g + token);
+        const int left = w.end - t - (int)(g + token);
         PTX_UNROLL
         for (uint32_t i = 0; i < GRANULE; i += tokens)
-            ptx_copy16(ptx_shared() + tile + place<D>(g + i + token, piece & ~1u, piece & 1), from + i * D,
+            ptx_copy16(ptx_shared() + place<D>(tile, g + i + token, piece & ~1u, piece & 1), from + i * D,
                        (int)i < left ? 16 : 0);
     }
 }
 
-template <int D, int ROWS>
-PTX_DEVICE void copy_queries(const struct cattn_cuda_call &c, const struct work &w, uint32_t tile) {
+template <int D, int ROWS> PTX_DEVICE void copy_queries(const struct cattn_cuda_call &c)
+{
     const bool aligned = is_aligned(c.q, (c.q_row | c.q_head) * 2, 16);
     for (uint32_t i = ptx_thread(); i < ROWS * D / 8; i += THREADS) {
         const uint32_t piece = i % (D / 8);
-        const struct row r = find_row(c, w, i / (D / 8));
+        const struct tile_row &r = *row_at<D>(i / (D / 8));
         const uint16_t *q = (const uint16_t *)c.q + r.row * c.q_row + r.head * c.q_head + piece * 8;
-        char *to = ptx_shared() + tile + place<D>(i / (D / 8), piece & ~1u, piece & 1);
+        char *to = ptx_shared() + place<D>(memory<D>::QUERIES, i / (D / 8), piece & ~1u, piece & 1);
         if (aligned)
             ptx_copy16(to, q, 16);
         else
@@ -338,16 +353,23 @@ PTX_DEVICE void copy_queries(const struct cattn_cuda_call &c, const struct work 
 }
 
 /* The positions of some rows. */
-struct view {
+struct alignas(16) view {
     int lowest, highest;
     int window; /* where the first window begins */
 };
 
+/* What a warp's rows see, and all rows: it is needed once a tile, and has no register of its own in between. */
+template <int D> PTX_DEVICE struct view *view_at(uint32_t which)
+{
+    return (struct view *)(ptx_shared() + memory<D>::VIEWS) + warp_of() * 2 + which;
+}
+
 /* Of `rows` rows, a power of two, from row `first` of the tile. */
-PTX_DEVICE struct view find_view(const struct cattn_cuda_call &c, const struct work &w, uint32_t first, uint32_t rows) {
+template <int D> PTX_DEVICE struct view find_view(const struct work &w, uint32_t first, uint32_t rows)
+{
     struct view v = {(int)FAR, -(int)FAR, 0};
     for (uint32_t i = lane_of() % rows; i < rows; i += 32) {
-        const int position = position_of(c, w, find_row(c, w, first + i));
+        const int position = row_at<D>(first + i)->position;
         v.lowest = smaller(v.lowest, position);
         v.highest = larger(v.highest, position);
     }
@@ -358,52 +380,41 @@ PTX_DEVICE struct view find_view(const struct cattn_cuda_call &c, const struct w
 }
 
 /* Whether one of the rows may see one of n tokens from t. */
-PTX_DEVICE bool some_see_some(const struct work &w, const struct view &v, int t, int n) {
+PTX_DEVICE bool some_see_some(const struct work &w, const struct view &v, int t, int n)
+{
     return t < w.end && t <= v.highest && (t + n > v.window || t < w.sinks);
 }
 
-PTX_DEVICE bool all_see_all(const struct work &w, const struct view &v, int t, int n) {
+PTX_DEVICE bool all_see_all(const struct work &w, const struct view &v, int t, int n)
+{
     return t + n <= w.end && t + n - 1 <= v.lowest && ((uint32_t)(v.highest - t) < w.window || t + n <= w.sinks);
 }
 
 /* The tile behind the one at t, without those that lie before all windows. */
-template <int TILE>
-PTX_DEVICE int next_tile(const struct work &w, const struct view &v, int t) {
+template <int TILE> PTX_DEVICE int next_tile(const struct work &w, const struct view &v, int t)
+{
     t += TILE;
     return t < w.sinks || v.window < t + TILE ? t : t + (v.window - t) / TILE * TILE;
 }
 
-/* Two rows of a warp's 16, lane / 4 and that + 8, as four lanes have them together. */
+/* Two rows of a warp's 16, number lane / 4 and that + 8, as four lanes have them together. */
 struct pair {
-    int position[2];
-    float slope[2]; /* ALiBi, in log2 units */
     float m[2], l[2];
     float alpha[2]; /* what the last tile does to o and l, */
     bool seen[2];   /* if the row saw any of it */
 };
 
-PTX_DEVICE struct pair find_pair(const struct cattn_cuda_call &c, const struct work &w, uint32_t first) {
-    struct pair p;
-    for (int i = 0; i < 2; i++) {
-        const struct row r = find_row(c, w, first + lane_of() / 4 + 8 * i);
-        p.position[i] = position_of(c, w, r);
-        p.slope[i] = c.alibi_slopes == NULL ? 0.0f : ptx_mul(c.alibi_slopes[r.head], LOG2_E);
-        p.m[i] = minus_infinity();
-        p.l[i] = 0.0f;
-    }
-    return p;
-}
-
 /* The left side of an mma: 16 queries, elements 16 * k and up. */
-template <int D>
-PTX_DEVICE void load_queries(uint32_t q[4], uint32_t queries, uint32_t first, uint32_t k) {
-    ptx_ldmatrix_x4(q, ptx_shared() + queries + place<D>(first + lane_of() % 16, 2 * k, lane_of() / 16));
+template <int D> PTX_DEVICE void load_queries(uint32_t q[4], uint32_t queries, uint32_t first, uint32_t k)
+{
+    ptx_ldmatrix_x4(q, ptx_shared() + place<D>(queries, first + lane_of() % 16, 2 * k, lane_of() / 16));
 }
 
 /* Sixteen queries, kept in registers or else loaded, times the keys of the tokens from `token` on. */
 template <class T, int D, int STEPS>
 PTX_DEVICE void multiply_keys(const uint32_t (*kept)[4], uint32_t queries, uint32_t first, uint32_t keys,
-                              uint32_t token, float (*s)[4]) {
+                              uint32_t token, float (*s)[4])
+{
     const uint32_t lane = lane_of(), row = token + lane / 16 * 8 + lane % 8;
     PTX_UNROLL
     for (uint32_t k = 0; k < D / 16; k++) {
@@ -413,7 +424,7 @@ PTX_DEVICE void multiply_keys(const uint32_t (*kept)[4], uint32_t queries, uint3
         PTX_UNROLL
         for (uint32_t n = 0; n < STEPS; n++) {
             uint32_t b[4];
-            ptx_ldmatrix_x4(b, ptx_shared() + keys + n * 16 * D * 2 + place<D>(row, 2 * k, lane / 8 % 2));
+            ptx_ldmatrix_x4(b, ptx_shared() + place<D>(keys, row, 2 * k, lane / 8 % 2) + n * 16 * D * 2);
             T::mma(s[2 * n], kept == NULL ? q : kept[k], b);
             T::mma(s[2 * n + 1], kept == NULL ? q : kept[k], b + 2);
         }
@@ -423,9 +434,10 @@ PTX_DEVICE void multiply_keys(const uint32_t (*kept)[4], uint32_t queries, uint3
 /* From products to x in log2 units; -inf for what is not seen.  s[n][i] is of row i / 2 and token t + 8 n + i % 2.  The
  * products are rounded before anything is subtracted: joined with the subtraction of a large maximum they would not
  * cancel. */
-template <int N>
-PTX_DEVICE void scale_scores(const struct attention &c, const struct work &w, const struct pair &p, int t,
-                             bool all_seen, float (*s)[4]) {
+template <int D, int N>
+PTX_DEVICE void scale_scores(const struct attention &c, const struct work &w, uint32_t first, int t, bool all_seen,
+                             float (*s)[4])
+{
     PTX_UNROLL
     for (int i = 0; i < N * 4; i++)
         s[i / 4][i % 4] = ptx_mul(s[i / 4][i % 4], c.factor);
@@ -434,22 +446,27 @@ PTX_DEVICE void scale_scores(const struct attention &c, const struct work &w, co
         for (int i = 0; i < N * 4; i++)
             s[i / 4][i % 4] = ptx_mul(c.cap, tanhf(s[i / 4][i % 4]));
     }
-    if (c.alibi_slopes != NULL) {
+    if (c.alibi_slopes == NULL && all_seen)
+        return;
+    PTX_UNROLL
+    for (uint32_t r = 0; r < 2; r++) {
+        const struct tile_row row = *row_at<D>(first + lane_of() / 4 + 8 * r);
+        const float slope = c.alibi_slopes == NULL ? 0.0f : ptx_mul(c.alibi_slopes[row.head], LOG2_E);
         PTX_UNROLL
-        for (int i = 0; i < N * 4; i++)
-            s[i / 4][i % 4] = fmaf(p.slope[i / 2 % 2], (float)(t + i / 4 * 8 + i % 2 - p.position[i / 2 % 2]), s[i / 4][i % 4]);
-    }
-    if (!all_seen) {
-        PTX_UNROLL
-        for (int i = 0; i < N * 4; i++)
-            if (!sees(w, p.position[i / 2 % 2], t + i / 4 * 8 + i % 2))
-                s[i / 4][i % 4] = minus_infinity();
+        for (int i = 0; i < N * 2; i++) {
+            const int token = t + i / 2 * 8 + i % 2;
+            float &x = s[i / 2][2 * r + i % 2];
+            if (c.alibi_slopes != NULL)
+                x = fmaf(slope, (float)(token - row.position), x);
+            if (!sees(w, row.position, token))
+                x = minus_infinity();
+        }
     }
 }
 
 /* From x to weights, two in a register, as the mma takes them for its left side. */
-template <class T, int STEPS>
-PTX_DEVICE void weigh(float (*s)[4], struct pair &p, uint32_t (*weights)[4]) {
+template <class T, int STEPS> PTX_DEVICE void weigh(float (*s)[4], struct pair &p, uint32_t (*weights)[4])
+{
     PTX_UNROLL
     for (int r = 0; r < 2; r++) {
         float most = minus_infinity();
@@ -470,7 +487,8 @@ PTX_DEVICE void weigh(float (*s)[4], struct pair &p, uint32_t (*weights)[4]) {
 
 /* d = d * alpha + tile for rows that have seen something of the tile.  For the others the tile may be NaN, if a value
  * that they do not see is: their state stays what it is. */
-PTX_DEVICE void take(const struct pair &p, const float tile[4], float d[4]) {
+PTX_DEVICE void take(const struct pair &p, const float tile[4], float d[4])
+{
     PTX_UNROLL
     for (int i = 0; i < 4; i++)
         if (p.seen[i / 2])
@@ -481,7 +499,8 @@ PTX_DEVICE void take(const struct pair &p, const float tile[4], float d[4]) {
  * they stay within what the values span. */
 template <class T, int D, int STEPS>
 PTX_DEVICE void multiply_values(const uint32_t (*weights)[4], uint32_t values, uint32_t token, struct pair &p,
-                                float (*o)[4]) {
+                                float (*o)[4])
+{
     const uint32_t lane = lane_of(), row = token + lane % 16, ones[2] = {T::ONES, T::ONES};
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l[4] = {p.l[0], 0.0f, p.l[1], 0.0f};
     PTX_UNROLL
@@ -496,29 +515,33 @@ PTX_DEVICE void multiply_values(const uint32_t (*weights)[4], uint32_t values, u
         PTX_UNROLL
         for (uint32_t k = 0; k < STEPS; k++) {
             uint32_t b[4];
-            ptx_ldmatrix_x4_trans(b, ptx_shared() + values + k * 16 * D * 2 + place<D>(row, 2 * n, lane / 16));
+            ptx_ldmatrix_x4_trans(b, ptx_shared() + place<D>(values, row, 2 * n, lane / 16) + k * 16 * D * 2);
             T::mma(tile[0], weights[k], b);
             T::mma(tile[1], weights[k], b + 2);
         }
         take(p, tile[0], o[2 * n]);
         take(p, tile[1], o[2 * n + 1]);
+        if (D > 128)
+            ptx_warp_barrier(); /* keeps the compiler from loading more values ahead than it has registers for */
     }
 }
 
 /* The states of all warps in shared memory: o of (share, row), then m and l of each. */
-template <int D, int ROWS>
-struct states {
+template <int D, int ROWS> struct states {
     /* Rows are spread so that lanes with other rows and the same columns meet other banks. */
-    PTX_DEVICE float *o(uint32_t share, uint32_t row, uint32_t column) {
+    PTX_DEVICE float *o(uint32_t share, uint32_t row, uint32_t column)
+    {
         return (float *)ptx_shared() + (share * ROWS + row) * D + (column ^ (row & 3) * 8);
     }
-    PTX_DEVICE float *ml(uint32_t share, uint32_t row) {
+    PTX_DEVICE float *ml(uint32_t share, uint32_t row)
+    {
         return (float *)ptx_shared() + shape<D, ROWS>::SHARES * ROWS * D + (share * ROWS + row) * 2;
     }
 };
 
 template <int D, int ROWS>
-PTX_DEVICE void put_states(uint32_t share, uint32_t first, const struct pair &p, const float (*o)[4]) {
+PTX_DEVICE void put_states(uint32_t share, uint32_t first, const struct pair &p, const float (*o)[4])
+{
     const uint32_t lane = lane_of();
     PTX_UNROLL
     for (uint32_t r = 0; r < 2; r++) {
@@ -537,7 +560,9 @@ PTX_DEVICE void put_states(uint32_t share, uint32_t first, const struct pair &p,
 }
 
 template <class T>
-PTX_DEVICE void store_output4(const struct cattn_cuda_call &c, const struct row &r, uint32_t column, const float x[4]) {
+PTX_DEVICE void store_output4(const struct cattn_cuda_call &c, const struct tile_row &r, uint32_t column,
+                              const float x[4])
+{
     uint16_t *out = (uint16_t *)c.out + r.row * c.out_row + r.head * c.out_head + column;
     if (is_aligned(c.out, (c.out_row | c.out_head) * 2, 8)) {
         const struct bytes8 both = {{T::pack(x[0], x[1]), T::pack(x[2], x[3])}};
@@ -550,7 +575,8 @@ PTX_DEVICE void store_output4(const struct cattn_cuda_call &c, const struct row 
 
 /* Merges the shares of four columns of a row, and writes them to where they belong. */
 template <class T, int D, int ROWS>
-PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, uint32_t i, uint32_t column) {
+PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, uint32_t i, uint32_t column)
+{
     const uint32_t shares = shape<D, ROWS>::SHARES;
     float m = minus_infinity(), l = 0.0f;
     for (uint32_t s = 0; s < shares; s++)
@@ -566,16 +592,16 @@ PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, u
         for (int k = 0; k < 4; k++)
             o.x[k] = fmaf(weight, x.x[k], o.x[k]);
     }
-    const struct row r = find_row(c, w, i);
+    const struct tile_row &r = *row_at<D>(i);
     if (w.run.direct) {
         const float factor = close_row(c, r.head, &m, &l);
         for (int k = 0; k < 4; k++)
             o.x[k] = ptx_mul(o.x[k], factor) + 0.0f;
         store_output4<T>(c, r, column, o.x);
         if (column == 0)
-            store_lse(c, r, m, l);
+            store_lse(c, r.row, r.head, m, l);
     } else {
-        const uint64_t state = state_of(w.run, w.split, c.n_kv_heads, w.head, w.packed, r.packed);
+        const uint64_t state = state_of(w.run, w.split, c.n_kv_heads, w.head, w.packed, w.first + i);
         if (column == 0) {
             c.ml[2 * state] = m;
             c.ml[2 * state + 1] = l;
@@ -585,34 +611,40 @@ PTX_DEVICE void finish4(const struct cattn_cuda_call &c, const struct work &w, u
 }
 
 /* (The work is found anew: to keep it would cost registers where they are short.) */
-template <class T, int D, int ROWS>
-PTX_DEVICE void finish_tile(const struct cattn_cuda_call &c) {
+template <class T, int D, int ROWS> PTX_DEVICE void finish_tile(const struct cattn_cuda_call &c)
+{
     const struct work w = find_work(c);
     for (uint32_t i = ptx_thread(); i < w.n_rows * (D / 4); i += THREADS)
         finish4<T, D, ROWS>(c, w, i / (D / 4), i % (D / 4) * 4);
 }
 
-template <class T, int D, int ROWS>
-PTX_DEVICE void attend_tile(const struct attention &c, const struct work &w) {
+template <class T, int D, int ROWS> PTX_DEVICE void attend_tile(const struct attention &c, struct work w)
+{
     typedef shape<D, ROWS> S;
     const uint32_t first = warp_of() % S::GROUPS * 16, share = warp_of() / S::GROUPS, own_token = share * S::TOKENS;
     const bool works = share < S::SHARES && first < w.n_rows;
-    const uint32_t keys = 0, values = 2 * S::TILE_BYTES, queries = (S::KEEPS_Q ? 3 : 4) * S::TILE_BYTES;
+    const uint32_t keys = memory<D>::KEYS, values = memory<D>::VALUES, queries = memory<D>::QUERIES;
 
-    const struct view all = find_view(c, w, 0, ROWS);
-    const int end = smaller(w.end, all.highest + 1);
+    put_rows<D, ROWS>(c, w);
+    ptx_barrier();
+    const struct view all = find_view<D>(w, 0, ROWS), own = find_view<D>(w, first, 16);
+    if (lane_of() == 0) {
+        *view_at<D>(0) = own;
+        *view_at<D>(1) = all;
+    }
+    ptx_warp_barrier();
+    w.end = smaller(w.end, all.highest + 1); /* no row of the tile sees more */
     int t = next_tile<S::TILE>(w, all, w.begin - S::TILE), next = next_tile<S::TILE>(w, all, t);
-    copy_queries<D, ROWS>(c, w, queries);
+    copy_queries<D, ROWS>(c);
     ptx_copy_commit();
-    copy_tile<D>(c, w, end, t, false, keys);
+    copy_tile<D>(c, w, t, false, keys);
     ptx_copy_commit();
-    copy_tile<D>(c, w, end, t, true, values);
+    copy_tile<D>(c, w, t, true, values);
     ptx_copy_commit();
-    copy_tile<D>(c, w, end, next, false, keys + S::TILE_BYTES);
+    copy_tile<D>(c, w, next, false, keys + S::TILE_BYTES);
     ptx_copy_commit();
 
-    const struct view own = find_view(c, w, first, 16);
-    struct pair p = find_pair(c, w, first);
+    struct pair p = {{minus_infinity(), minus_infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}, {false, false}};
     float o[D / 8][4];
     PTX_UNROLL
     for (int i = 0; i < D / 2; i++)
@@ -626,31 +658,30 @@ PTX_DEVICE void attend_tile(const struct attention &c, const struct work &w) {
             load_queries<D>(q[k], queries, first, k);
     }
 
-    for (uint32_t stage = 0; t < end; stage ^= 1) {
-        const int own_t = t + (int)own_token, after = next_tile<S::TILE>(w, all, next);
-        const bool looks = ptx_any(works && some_see_some(w, own, own_t, S::TOKENS)); /* all lanes alike */
+    for (uint32_t stage = 0; t < w.end; stage ^= S::TILE_BYTES) {
+        const int own_t = t + (int)own_token, after = next_tile<S::TILE>(w, *view_at<D>(1), next);
+        const bool looks = ptx_any(works && some_see_some(w, *view_at<D>(0), own_t, S::TOKENS)); /* all lanes alike */
         float s[2 * S::STEPS][4];
         ptx_copy_wait<2>(); /* these keys, and not yet these values and the next keys */
         ptx_barrier();
-        copy_tile<D>(c, w, end, next, true, values + (stage ^ 1) * S::TILE_BYTES);
+        copy_tile<D>(c, w, next, true, values + (stage ^ S::TILE_BYTES));
         ptx_copy_commit();
         if (looks) {
             PTX_UNROLL
             for (int i = 0; i < 8 * S::STEPS; i++)
                 s[i / 4][i % 4] = 0.0f;
-            multiply_keys<T, D, S::STEPS>(S::KEEPS_Q ? q : NULL, queries, first, keys + stage * S::TILE_BYTES,
-                                          own_token, s);
+            multiply_keys<T, D, S::STEPS>(S::KEEPS_Q ? q : NULL, queries, first, keys + stage, own_token, s);
         }
         ptx_copy_wait<2>(); /* these values, and not yet the next keys and values */
         ptx_barrier();
-        copy_tile<D>(c, w, end, after, false, keys + stage * S::TILE_BYTES);
+        copy_tile<D>(c, w, after, false, keys + stage);
         ptx_copy_commit();
         if (looks) {
             uint32_t weights[S::STEPS][4];
-            scale_scores<2 * S::STEPS>(c, w, p, own_t + (int)(lane_of() % 4 * 2),
-                                       all_see_all(w, own, own_t, S::TOKENS), s);
+            scale_scores<D, 2 * S::STEPS>(c, w, first, own_t + (int)(lane_of() % 4 * 2),
+                                          all_see_all(w, *view_at<D>(0), own_t, S::TOKENS), s);
             weigh<T, S::STEPS>(s, p, weights);
-            multiply_values<T, D, S::STEPS>(weights, values + stage * S::TILE_BYTES, own_token, p, o);
+            multiply_values<T, D, S::STEPS>(weights, values + stage, own_token, p, o);
         }
         t = next;
         next = after;
@@ -664,8 +695,8 @@ PTX_DEVICE void attend_tile(const struct attention &c, const struct work &w) {
     finish_tile<T, D, ROWS>(c);
 }
 
-template <class T, int D>
-PTX_GLOBAL void PTX_BOUNDS(THREADS, 2) attend_fast(const struct attention c) {
+template <class T, int D> PTX_GLOBAL void PTX_BOUNDS(THREADS, 2) attend_fast(const struct attention c)
+{
     if (is_idle(c))
         return;
     const struct work w = find_work(c);
@@ -681,8 +712,8 @@ PTX_GLOBAL void PTX_BOUNDS(THREADS, 2) attend_fast(const struct attention c) {
 
 enum { PER_LANE = CATTN_CUDA_MAX_HEAD_DIM / 32 };
 
-template <class KV>
-PTX_DEVICE float dot(const float *q, const typename KV::element *k, uint32_t n) {
+template <class KV> PTX_DEVICE float dot(const float *q, const typename KV::element *k, uint32_t n)
+{
     float sum = 0.0f;
     PTX_UNROLL
     for (uint32_t i = 0; i < PER_LANE; i++) {
@@ -693,7 +724,8 @@ PTX_DEVICE float dot(const float *q, const typename KV::element *k, uint32_t n) 
     return sum_over(31, sum);
 }
 
-PTX_DEVICE float score(const struct attention &c, uint32_t head, float product, int distance) {
+PTX_DEVICE float score(const struct attention &c, uint32_t head, float product, int distance)
+{
     float x = ptx_mul(product, c.factor);
     if (c.softcap > 0.0f)
         x = ptx_mul(c.cap, tanhf(x));
@@ -710,7 +742,8 @@ struct row_state {
 /* The tokens of a granule: lane i works out the weight of token t + i. */
 template <class KV>
 PTX_DEVICE void attend_granule(const struct attention &c, const struct work &w, const struct row &r, int position,
-                               int t, const float *q, struct row_state &state) {
+                               int t, const float *q, struct row_state &state)
+{
     const int lane = (int)lane_of();
     const typename KV::element *const pool = (const typename KV::element *)c.pool;
     const typename KV::element *const keys = pool + element_of(c, w, t, false);
@@ -744,7 +777,8 @@ PTX_DEVICE void attend_granule(const struct attention &c, const struct work &w, 
 }
 
 PTX_DEVICE void finish_row(const struct cattn_cuda_call &c, const struct work &w, const struct row &r,
-                           struct row_state &state) {
+                           struct row_state &state)
+{
     const uint32_t lane = lane_of();
     const uint64_t i = state_of(w.run, w.split, c.n_kv_heads, w.head, w.packed, r.packed);
     float l = sum_over(31, state.l), factor = 1.0f;
@@ -764,15 +798,15 @@ PTX_DEVICE void finish_row(const struct cattn_cuda_call &c, const struct work &w
     if (lane != 0)
         return;
     if (w.run.direct) {
-        store_lse(c, r, state.m, l);
+        store_lse(c, r.row, r.head, state.m, l);
     } else {
         c.ml[2 * i] = state.m;
         c.ml[2 * i + 1] = l;
     }
 }
 
-template <class KV>
-PTX_GLOBAL void PTX_BOUNDS(THREADS, 4) attend_general(const struct attention c) {
+template <class KV> PTX_GLOBAL void PTX_BOUNDS(THREADS, 4) attend_general(const struct attention c)
+{
     if (is_idle(c))
         return;
     const struct work w = find_work(c);
@@ -803,7 +837,8 @@ struct split_states {
 };
 
 PTX_DEVICE struct split_states find_states(const struct cattn_cuda_call &c, const struct cattn_cuda_item &item,
-                                           uint32_t part, uint32_t row, uint32_t head) {
+                                           uint32_t part, uint32_t row, uint32_t head)
+{
     const struct cattn_cuda_part p = c.plan.parts[item.parts + part];
     const struct cattn_cuda_run &run = c.plan.runs[p.run];
     const uint32_t group = c.n_heads / c.n_kv_heads, packed = run.n_rows * group;
@@ -816,7 +851,8 @@ PTX_DEVICE struct split_states find_states(const struct cattn_cuda_call &c, cons
 }
 
 PTX_DEVICE float largest_m(const struct cattn_cuda_call &c, const struct cattn_cuda_item &item, uint32_t row,
-                           uint32_t head) {
+                           uint32_t head)
+{
     float m = minus_infinity();
     for (uint32_t part = 0; part < item.n_parts; part++) {
         const struct split_states s = find_states(c, item, part, row, head);
@@ -826,30 +862,56 @@ PTX_DEVICE float largest_m(const struct cattn_cuda_call &c, const struct cattn_c
     return max_over(31, m);
 }
 
-enum { FOLD_COLUMNS = 4, FOLD_WIDTH = 32 * FOLD_COLUMNS };
+enum { FOLD_COLUMNS = 4, FOLD_WIDTH = 32 * FOLD_COLUMNS, FOLD_AHEAD = 4 };
 
-/* Adds up the states: l, and of the columns from `column` on those of this lane, 32 apart. */
+/* What a state has for the columns of a lane, and what it counts for. */
+struct fold_term {
+    float weight, l, o[FOLD_COLUMNS];
+};
+
+PTX_DEVICE struct fold_term load_term(const struct cattn_cuda_call &c, uint64_t state, float most, uint32_t column)
+{
+    const float m = c.ml[2 * state];
+    const bool seen = m > minus_infinity();
+    struct fold_term term;
+    term.weight = seen ? ptx_exp2(m - most) : 0.0f;
+    term.l = c.ml[2 * state + 1];
+    PTX_UNROLL
+    for (uint32_t k = 0; k < FOLD_COLUMNS; k++)
+        term.o[k] = seen && column + 32 * k < c.v_head_dim ? c.o[state * c.v_head_dim + column + 32 * k] : 0.0f;
+    return term;
+}
+
+/* Adds up the states: l, and of the columns from `column` on those of this lane, 32 apart.  Some are asked for before
+ * the first is needed. */
 PTX_DEVICE float fold_columns(const struct cattn_cuda_call &c, const struct cattn_cuda_item &item, uint32_t row,
-                              uint32_t head, float m, uint32_t column, float o[FOLD_COLUMNS]) {
+                              uint32_t head, float most, uint32_t column, float o[FOLD_COLUMNS])
+{
     float l = 0.0f;
     for (uint32_t part = 0; part < item.n_parts; part++) {
         const struct split_states s = find_states(c, item, part, row, head);
-        for (uint32_t i = 0; i < s.n; i++) {
-            const uint64_t state = s.begin + i * s.step;
-            if (!(c.ml[2 * state] > minus_infinity()))
-                continue;
-            const float weight = ptx_exp2(c.ml[2 * state] - m);
-            l = fmaf(weight, c.ml[2 * state + 1], l);
+        for (uint32_t i = 0; i < s.n; i += FOLD_AHEAD) {
+            struct fold_term terms[FOLD_AHEAD];
             PTX_UNROLL
-            for (uint32_t k = 0; k < FOLD_COLUMNS; k++)
-                if (column + 32 * k < c.v_head_dim)
-                    o[k] = fmaf(weight, c.o[state * c.v_head_dim + column + 32 * k], o[k]);
+            for (uint32_t k = 0; k < FOLD_AHEAD; k++) {
+                terms[k] = load_term(c, s.begin + smaller(i + k, s.n - 1) * s.step, most, column);
+                if (i + k >= s.n)
+                    terms[k].weight = 0.0f;
+            }
+            PTX_UNROLL
+            for (uint32_t k = 0; k < FOLD_AHEAD; k++) {
+                l = fmaf(terms[k].weight, terms[k].l, l);
+                PTX_UNROLL
+                for (uint32_t n = 0; n < FOLD_COLUMNS; n++)
+                    o[n] = fmaf(terms[k].weight, terms[k].o[n], o[n]);
+            }
         }
     }
     return l;
 }
 
-PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) fold_states(const struct cattn_cuda_call c) {
+PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) fold_states(const struct cattn_cuda_call c)
+{
     const uint64_t i = (uint64_t)ptx_block_x() * WARPS + warp_of();
     const struct row r = {0, (uint32_t)(i / c.n_heads), (uint32_t)(i % c.n_heads)};
     if (r.row >= c.plan.n_rows)
@@ -868,14 +930,15 @@ PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) fold_states(const struct cattn_cuda_call 
                 store_element(c.out, c.io_dtype, r.row * c.out_row + r.head * c.out_head + column + 32 * k,
                               ptx_mul(o[k], factor) + 0.0f);
         if (column == 0)
-            store_lse(c, r, m, l);
+            store_lse(c, r.row, r.head, m, l);
     }
 }
 
 /* ---- new keys and values: a warp for those of one token and KV head ---- */
 
 PTX_DEVICE void store_vector(const struct cattn_cuda_call &c, const void *from, uint64_t begin, uint64_t to, uint32_t n,
-                             bool wide) {
+                             bool wide)
+{
     const uint32_t lane = lane_of();
     if (wide) {
         const struct bytes16 *const source = (const struct bytes16 *)((const uint16_t *)from + begin);
@@ -889,12 +952,14 @@ PTX_DEVICE void store_vector(const struct cattn_cuda_call &c, const void *from, 
 }
 
 /* Whether vectors of n elements can be copied by 16 bytes, without looking at the numbers. */
-PTX_DEVICE bool is_wide(const struct cattn_cuda_call &c, const void *from, uint64_t strides, uint32_t n) {
+PTX_DEVICE bool is_wide(const struct cattn_cuda_call &c, const void *from, uint64_t strides, uint32_t n)
+{
     return c.io_dtype == c.kv_dtype && c.io_dtype != CATTN_F32 && n % 8 == 0 && c.head_dim % 8 == 0 &&
            c.block_elements % 8 == 0 && is_aligned(c.pool, 0, 16) && is_aligned(from, strides * 2, 16);
 }
 
-PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) store_tokens(const struct cattn_cuda_call c) {
+PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) store_tokens(const struct cattn_cuda_call c)
+{
     const uint64_t i = (uint64_t)ptx_block_x() * WARPS + warp_of();
     if (i / c.n_kv_heads >= c.plan.n_writes)
         return;
@@ -915,7 +980,8 @@ struct advance {
     uint32_t delta;
 };
 
-PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) advance_plan(const struct advance a) {
+PTX_GLOBAL void PTX_BOUNDS(THREADS, 8) advance_plan(const struct advance a)
+{
     const uint32_t i = ptx_block_x() * THREADS + ptx_thread();
     if (i < a.plan.n_rows)
         a.plan.row_positions[i] += a.delta;
@@ -932,45 +998,41 @@ struct choice {
     uint32_t shared_bytes;
 };
 
-template <class T>
-static struct choice choose_fast(uint32_t head_dim) {
+template <class T> static struct choice choose_fast(uint32_t head_dim)
+{
     switch (head_dim) {
-    case 64:
-        return {attend_fast<T, 64>, memory<64>::BYTES};
-    case 96:
-        return {attend_fast<T, 96>, memory<96>::BYTES};
-    case 128:
-        return {attend_fast<T, 128>, memory<128>::BYTES};
-    case 256:
-        return {attend_fast<T, 256>, memory<256>::BYTES};
-    default:
-        return {NULL, 0};
+    case 64: return {attend_fast<T, 64>, memory<64>::BYTES};
+    case 96: return {attend_fast<T, 96>, memory<96>::BYTES};
+    case 128: return {attend_fast<T, 128>, memory<128>::BYTES};
+    case 256: return {attend_fast<T, 256>, memory<256>::BYTES};
+    default: return {NULL, 0};
     }
 }
 
-static struct choice choose(uint32_t kv_dtype, uint32_t head_dim, bool fast) {
+static struct choice choose(uint32_t kv_dtype, uint32_t head_dim, bool fast)
+{
     switch (kv_dtype) {
-    case CATTN_F16:
-        return fast ? choose_fast<f16>(head_dim) : choice{attend_general<f16>, 0};
-    case CATTN_BF16:
-        return fast ? choose_fast<bf16>(head_dim) : choice{attend_general<bf16>, 0};
-    default:
-        return fast ? choice{NULL, 0} : choice{attend_general<f32>, 0};
+    case CATTN_F16: return fast ? choose_fast<f16>(head_dim) : choice{attend_general<f16>, 0};
+    case CATTN_BF16: return fast ? choose_fast<bf16>(head_dim) : choice{attend_general<bf16>, 0};
+    default: return fast ? choice{NULL, 0} : choice{attend_general<f32>, 0};
     }
 }
 
 /* Blocks for n warps.  (That a grid has at most 2^31 - 1 blocks is no limit: there is a state, or a row of the output,
  * for each, of 64 bytes at least.) */
-static uint32_t blocks(uint64_t n) {
+static uint32_t blocks(uint64_t n)
+{
     return (uint32_t)((n + WARPS - 1) / WARPS);
 }
 
-int cattn_cuda_store(const struct cattn_cuda_call *call, void *stream) {
+int cattn_cuda_store(const struct cattn_cuda_call *call, void *stream)
+{
     const uint64_t n = (uint64_t)call->plan.n_writes * call->n_kv_heads;
     return n == 0 ? 0 : ptx_launch(store_tokens, blocks(n), 1, THREADS, 0, stream, *call);
 }
 
-static struct attention attention_of(const struct cattn_cuda_call *call) {
+static struct attention attention_of(const struct cattn_cuda_call *call)
+{
     struct attention a;
     (struct cattn_cuda_call &)a = *call;
     a.factor = call->softcap > 0.0f ? call->scale / call->softcap : call->scale * LOG2_E;
@@ -978,28 +1040,33 @@ static struct attention attention_of(const struct cattn_cuda_call *call) {
     return a;
 }
 
-int cattn_cuda_attend(const struct cattn_cuda_call *call, int fast, void *stream) {
+int cattn_cuda_attend(const struct cattn_cuda_call *call, int fast, void *stream)
+{
     const struct choice chosen = choose(call->kv_dtype, call->head_dim, fast != 0);
     int error = 0;
     if (call->plan.n_pieces != 0)
-        error = ptx_launch(chosen.kernel, call->plan.n_pieces * call->n_kv_heads, 1, THREADS, chosen.shared_bytes, stream,
-                           attention_of(call));
+        error = ptx_launch(chosen.kernel, call->plan.n_pieces * call->n_kv_heads, 1, THREADS, chosen.shared_bytes,
+                           stream, attention_of(call));
     if (error == 0 && call->plan.n_folds != 0)
-        error = ptx_launch(fold_states, blocks((uint64_t)call->plan.n_rows * call->n_heads), 1, THREADS, 0, stream, *call);
+        error =
+            ptx_launch(fold_states, blocks((uint64_t)call->plan.n_rows * call->n_heads), 1, THREADS, 0, stream, *call);
     return error;
 }
 
-int cattn_cuda_advance(const struct cattn_cuda_plan *plan, uint32_t delta, void *stream) {
+int cattn_cuda_advance(const struct cattn_cuda_plan *plan, uint32_t delta, void *stream)
+{
     const uint32_t n = plan->n_rows > plan->n_writes ? plan->n_rows : plan->n_writes;
     const struct advance a = {*plan, delta};
     return n == 0 ? 0 : ptx_launch(advance_plan, (n + THREADS - 1) / THREADS, 1, THREADS, 0, stream, a);
 }
 
-int cattn_cuda_is_fast(uint32_t io_dtype, uint32_t kv_dtype, uint32_t head_dim, uint32_t v_head_dim) {
+int cattn_cuda_is_fast(uint32_t io_dtype, uint32_t kv_dtype, uint32_t head_dim, uint32_t v_head_dim)
+{
     return io_dtype == kv_dtype && head_dim == v_head_dim && choose(kv_dtype, head_dim, true).kernel != NULL;
 }
 
-int cattn_cuda_prepare(void) {
+int cattn_cuda_prepare(void)
+{
     static const uint32_t dtypes[] = {CATTN_F16, CATTN_BF16}, head_dims[] = {64, 96, 128, 256};
     for (uint32_t dtype : dtypes)
         for (uint32_t head_dim : head_dims) {
@@ -1011,7 +1078,8 @@ int cattn_cuda_prepare(void) {
     return 0;
 }
 
-int cattn_cuda_occupancy(uint32_t kv_dtype, uint32_t head_dim, int *n_blocks) {
+int cattn_cuda_occupancy(uint32_t kv_dtype, uint32_t head_dim, int *n_blocks)
+{
     struct choice chosen = choose(kv_dtype, head_dim, true);
     if (chosen.kernel == NULL)
         chosen = choose(kv_dtype, head_dim, false);

@@ -14,9 +14,10 @@ trap 'rm -rf "$work"' EXIT
 
 list() {
     # ---- kernels: barriers, waits
-    for i in 1 2 3 4 5; do
+    for i in 1 2 3 4 5 6; do
         m "barrier$i" kernels thread $i '^ +ptx_barrier\(\);' ';'
     done
+    m warp_barrier kernels thread 1 '^ +ptx_warp_barrier\(\);$' ';'
     for i in 1 2 3 4; do
         m "wait$i" kernels plain $i '^ +ptx_copy_wait<[0-9]>\(\);' ';'
     done
@@ -33,7 +34,7 @@ list() {
     # ---- kernels: states
     m unseen_rows kernels plain 1 'if \(p.seen\[i / 2\]\)' 'if (true)'
     m no_rescale kernels plain 1 'd\[i\] = fmaf\(d\[i\], p.alpha\[i / 2\], tile\[i\]\)' 'd[i] += tile[i]'
-    m fold_all kernels plain 1 'i < s.n; i\+\+' 'i + 1 < s.n; i++'
+    m fold_all kernels plain 1 'i < s.n; i \+= FOLD_AHEAD' 'i + 1 < s.n; i += FOLD_AHEAD'
     m store_more kernels plain 1 'plan.writes\[i / c.n_kv_heads\]' 'plan.writes[0]'
     m advance kernels plain 1 'row_positions\[i\] \+= a.delta' 'row_positions[i] += 0'
     # ---- what the device does

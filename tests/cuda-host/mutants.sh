@@ -101,9 +101,15 @@ notices() {
     ! CK_VERBOSITY=silent timeout 300 "$work/$1" > "$work/log" 2>&1
 }
 
+# compile OBJECT SOURCE: with the mutated twin.
+compile() {
+    # shellcheck disable=SC2086
+    $MUTANT_COMPILE -I"$work" $flag -include "$work/ptx.h" -x c++ -c -o "$work/$1" "$2"
+}
+
 # try NAME FILE BUILD OCCURRENCE PATTERN REPLACEMENT
 try() {
-    flag= by=
+    flag=
     [ "$3" = plain ] || flag="-fsanitize=$3"
     cp "$src/backends/cuda/kernels.cu" "$work/kernels.cu"
     cp "$src/tests/cuda-host/ptx.h" "$work/ptx.h"
@@ -115,18 +121,16 @@ try() {
         echo "$1: no such line" && return 1
     fi
     mv "$work/mutated" "$work/$file"
-    # shellcheck disable=SC2086
-    $MUTANT_COMPILE -I"$work" $flag -include "$work/ptx.h" -x c++ -c -o "$work/kernels.o" "$work/kernels.cu"
-    link kernels "$3" "$work/kernels.o" tests/libcudahostkernels.la
-    if notices kernels; then by=' test_kernels'; fi
     if [ "$2" = ptx ]; then
-        # shellcheck disable=SC2086
-        $MUTANT_COMPILE -I"$work" $flag -include "$work/ptx.h" -c -o "$work/exec.o" "$src/tests/cuda-host/test_exec.cc"
+        compile exec.o "$src/tests/cuda-host/test_exec.cc"
         link exec "$3" "$work/exec.o"
-        if notices exec; then by="$by test_exec"; fi
+        if notices exec; then echo "$1: test_exec" && return; fi
     fi
-    echo "$1: ${by:- survives}"
-    [ -n "$by" ]
+    compile kernels.o "$work/kernels.cu"
+    link kernels "$3" "$work/kernels.o" tests/libcudahostkernels.la
+    if notices kernels; then echo "$1: test_kernels" && return; fi
+    echo "$1: survives"
+    return 1
 }
 
 wanted=" $* "

@@ -203,6 +203,8 @@ static int reserve(struct cattn_store *store, const struct cattn_work_bounds *bo
     if (previous < 0)
         return CATTN_EDEVICE;
     int status = cattn_cuda_schedule_reserve(&store->schedule, bounds);
+    if (status == CATTN_EDEVICE)
+        atomic_store(&store->queue.failed, true); /* as all that is no lack of memory */
     cattn_cuda_leave(&store->queue, previous);
     return status ? status : status_of(store);
 }

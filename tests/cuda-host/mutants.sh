@@ -14,9 +14,10 @@ trap 'rm -rf "$work"' EXIT
 
 list() {
     # ---- kernels: barriers, waits
-    for i in 1 2 3 4 5; do
+    for i in 1 2 3 4 5 6; do
         m "barrier$i" kernels thread $i '^ +ptx_barrier\(\);' ';'
     done
+    m warp_barrier kernels thread 1 '^ +ptx_warp_barrier\(\);$' ';'
     for i in 1 2 3 4; do
         m "wait$i" kernels plain $i '^ +ptx_copy_wait<[0-9]>\(\);' ';'
     done
@@ -33,7 +34,7 @@ list() {
     # ---- kernels: states
     m unseen_rows kernels plain 1 'if \(p.seen\[i / 2\]\)' 'if (true)'
     m no_rescale kernels plain 1 'd\[i\] = fmaf\(d\[i\], p.alpha\[i / 2\], tile\[i\]\)' 'd[i] += tile[i]'
-    m fold_all kernels plain 1 'i < s.n; i\+\+' 'i + 1 < s.n; i++'
+    m fold_all kernels plain 1 'i < s.n; i \+= FOLD_AHEAD' 'i + 1 < s.n; i += FOLD_AHEAD'
     m store_more kernels plain 1 'plan.writes\[i / c.n_kv_heads\]' 'plan.writes[0]'
     m advance kernels plain 1 'row_positions\[i\] \+= a.delta' 'row_positions[i] += 0'
     # ---- what the device does
@@ -100,9 +101,15 @@ notices() {
     ! CK_VERBOSITY=silent timeout 300 "$work/$1" > "$work/log" 2>&1
 }
 
+# compile OBJECT SOURCE: with the mutated twin.
+compile() {
+    # shellcheck disable=SC2086
+    $MUTANT_COMPILE -I"$work" $flag -include "$work/ptx.h" -x c++ -c -o "$work/$1" "$2"
+}
+
 # try NAME FILE BUILD OCCURRENCE PATTERN REPLACEMENT
 try() {
-    flag= by=
+    flag=
     [ "$3" = plain ] || flag="-fsanitize=$3"
     cp "$src/backends/cuda/kernels.cu" "$work/kernels.cu"
     cp "$src/tests/cuda-host/ptx.h" "$work/ptx.h"
@@ -114,18 +121,16 @@ try() {
         echo "$1: no such line" && return 1
     fi
     mv "$work/mutated" "$work/$file"
-    # shellcheck disable=SC2086
-    $MUTANT_COMPILE -I"$work" $flag -include "$work/ptx.h" -x c++ -c -o "$work/kernels.o" "$work/kernels.cu"
-    link kernels "$3" "$work/kernels.o" tests/libcudahostkernels.la
-    if notices kernels; then by=' test_kernels'; fi
     if [ "$2" = ptx ]; then
-        # shellcheck disable=SC2086
-        $MUTANT_COMPILE -I"$work" $flag -include "$work/ptx.h" -c -o "$work/exec.o" "$src/tests/cuda-host/test_exec.cc"
+        compile exec.o "$src/tests/cuda-host/test_exec.cc"
         link exec "$3" "$work/exec.o"
-        if notices exec; then by="$by test_exec"; fi
+        if notices exec; then echo "$1: test_exec" && return; fi
     fi
-    echo "$1: ${by:- survives}"
-    [ -n "$by" ]
+    compile kernels.o "$work/kernels.cu"
+    link kernels "$3" "$work/kernels.o" tests/libcudahostkernels.la
+    if notices kernels; then echo "$1: test_kernels" && return; fi
+    echo "$1: survives"
+    return 1
 }
 
 wanted=" $* "

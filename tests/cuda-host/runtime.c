@@ -358,14 +358,12 @@ static void run(const struct op *op, int device)
         run_until(op->other, op->until);
     if (fake.devices[device].error)
         return;
-    open_memory();
     for (size_t i = 0; i < op->height && op->kind == OP_COPY; i++)
         memmove(op->to + i * op->to_pitch, op->from + i * op->from_pitch, op->width);
     for (size_t i = 0; i < op->height && op->kind == OP_FILL; i++)
         memset(op->to + i * op->to_pitch, op->value, op->width);
     if (op->kind == OP_LAUNCH)
         run_launch(op, device);
-    close_memory();
 }
 
 static int blocks(const struct CUstream_st *stream)
@@ -390,14 +388,20 @@ static void run_first(struct CUstream_st *stream)
             run_until(s, number - 1);
     struct op *op = take(&stream->ops);
     fake.n_pending--;
+    open_memory();
     run(op, stream->device);
+    close_memory();
     free_op(op);
 }
 
 static void run_until(struct CUstream_st *stream, uint64_t number)
 {
+    if (!stream->ops.first || stream->ops.first->number > number)
+        return;
+    open_memory();
     while (stream->ops.first && stream->ops.first->number <= number)
         run_first(stream);
+    close_memory();
 }
 
 static void run_device(int device)
@@ -608,9 +612,11 @@ cudaError_t cudaGetDeviceCount(int *count)
     return leave(cudaSuccess);
 }
 
+/* These two work while the device that is current does not: they only turn to another. */
 cudaError_t cudaGetDevice(int *device)
 {
-    ENTER();
+    const cudaError_t error = enter(__func__);
+    ENSURE(!error || error == fake.devices[current].error, error);
     *device = current;
     return leave(cudaSuccess);
 }
@@ -618,12 +624,10 @@ cudaError_t cudaGetDevice(int *device)
 cudaError_t cudaSetDevice(int device)
 {
     const cudaError_t error = enter(__func__);
-    /* A device that works is to be had again from one that does not. */
-    if (error && error != fake.devices[current].error)
-        return leave(error);
+    ENSURE(!error || error == fake.devices[current].error, error);
     ENSURE(device >= 0 && device < fake.n_devices, cudaErrorInvalidDevice);
     current = device;
-    return leave(fake.devices[device].error);
+    return leave(cudaSuccess);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)

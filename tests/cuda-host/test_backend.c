@@ -41,7 +41,7 @@ static void run_shape(const struct shape *x, unsigned parts, uint64_t salt)
     e.form = (enum engine_form)(salt % N_FORMS);
     e.check_rows = 3;
     random_tokens(&e.rng, tokens, 5 * x->chunk, 1000);
-    const uint32_t common = 2 * x->chunk + (uint32_t)rng_below(&e.rng, x->chunk);
+    const uint32_t common = x->chunk + (uint32_t)rng_below(&e.rng, x->chunk);
     engine_prefill(&e, &toys[0], 0, tokens, common, x->chunk + 7);
     for (uint32_t i = 1; i < x->n_items; i++)
         engine_open(&e, &toys[i], 0, tokens, common);
@@ -71,7 +71,7 @@ START_TEST(outputs_are_right)
         {3, 1, 96, 0, 128, CATTN_BF16, CATTN_BF16, 1, 3, "mma"},   {4, 4, 128, 0, 64, CATTN_F16, CATTN_F16, 2, 2, "mma"},
         {5, 1, 256, 0, 32, CATTN_BF16, CATTN_BF16, 2, 3, "mma"},   {1, 1, 64, 0, 32, CATTN_F16, CATTN_F16, 65, 2, "mma"},
         {1, 1, 64, 0, 32, CATTN_BF16, CATTN_BF16, 80, 1, "mma"},   {2, 1, 64, 0, 64, CATTN_F32, CATTN_F16, 3, 5, "general"},
-        {6, 2, 40, 0, 256, CATTN_BF16, CATTN_F32, 1, 9, "general"}, {7, 1, 80, 24, 32, CATTN_F32, CATTN_F32, 3, 2, "general"},
+        {2, 2, 40, 0, 256, CATTN_BF16, CATTN_F32, 1, 9, "general"}, {7, 1, 80, 24, 32, CATTN_F32, CATTN_F32, 3, 2, "general"},
         {1, 1, 7, 0, 32, CATTN_F16, CATTN_BF16, 4, 40, "general"}, {1, 1, 512, 1, 32, CATTN_F16, CATTN_F16, 2, 3, "general"},
     };
     for (size_t i = 0; i < COUNT(shapes); i++)
@@ -309,9 +309,9 @@ START_TEST(errors_are_of_one_cache)
     fake_cuda_fail("cudaLaunchKernel", 1, cudaErrorLaunchFailure);
     struct cattn_item item = {.seq = toy.seq, .tokens = tokens, .n_tokens = 1};
     struct cattn_io io = {.size = sizeof io};
-    float x[32] = {0};
+    float x[32] = {0}, out[32];
     io.q = io.k = io.v = x;
-    io.out = x;
+    io.out = out;
     int status = cattn_step_begin(a.step, &item, 1);
     if (status == CATTN_OK)
         status = cattn_step_attend(a.step, 0, &io);
@@ -488,7 +488,7 @@ START_TEST(plans_change_with_the_structure)
     for (size_t i = CHUNK + 1; i < 5 * CHUNK + 1; i++)
         engine_feed(&e, &toy, tokens + i, 1);
     const uint64_t n = fake_cuda_calls("cudaMemcpyAsync") - before;
-    CHECK(n >= 4 && n <= 4 * 4, "%u copies for 4 chunks", (unsigned)n);
+    CHECK(n >= 4 && n <= 5 * 9, "%u copies for 5 plans of 9 arrays", (unsigned)n);
     engine_close(&e, &toy);
     engine_free(&e);
 }

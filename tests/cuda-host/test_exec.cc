@@ -29,12 +29,18 @@ struct params {
 };
 
 /* Runs a kernel; NULL or what was wrong. */
+const char *run_grid(void (*kernel)(struct params), uint32_t grid_x, uint32_t grid_y, uint32_t threads,
+                     size_t shared_bytes, const struct params &p)
+{
+    const struct exec_launch launch = {(exec_kernel *)kernel, ptx_call<struct params>, &p, grid_x, grid_y, threads,
+                                       shared_bytes};
+    return exec_run(&launch);
+}
+
 const char *run(void (*kernel)(struct params), uint32_t blocks, uint32_t threads, size_t shared_bytes,
                 const struct params &p)
 {
-    const struct exec_launch launch = {(exec_kernel *)kernel, ptx_call<struct params>, &p, blocks, 1, threads,
-                                       shared_bytes};
-    return exec_run(&launch);
+    return run_grid(kernel, blocks, 1, threads, shared_bytes, p);
 }
 
 void succeeds(const char *wrong)
@@ -52,17 +58,20 @@ void fails(const char *wrong, const char *words)
 
 PTX_GLOBAL void tell_places(struct params p)
 {
-    p.words[ptx_block_x() * 48 + ptx_thread()] = ptx_grid_x() * 10000 + ptx_block_x() * 100 + ptx_thread();
+    const uint32_t block = ptx_block_y() * ptx_grid_x() + ptx_block_x();
+    p.words[block * 48 + ptx_thread()] += 1000 * ptx_block_y() + 100 * ptx_block_x() + ptx_thread();
 }
 
 START_TEST(each_thread_runs_once)
 {
-    uint32_t words[3 * 48] = {};
+    uint32_t words[2][3][48] = {};
     struct params p = {};
-    p.words = words;
-    succeeds(run(tell_places, 3, 48, 0, p));
-    for (uint32_t i = 0; i < 3 * 48; i++)
-        ck_assert_uint_eq(words[i], 30000 + i / 48 * 100 + i % 48);
+    p.words = words[0][0];
+    succeeds(run_grid(tell_places, 3, 2, 48, 0, p));
+    for (uint32_t y = 0; y < 2; y++)
+        for (uint32_t x = 0; x < 3; x++)
+            for (uint32_t t = 0; t < 48; t++)
+                ck_assert_uint_eq(words[y][x][t], 1000 * y + 100 * x + t);
 }
 END_TEST
 

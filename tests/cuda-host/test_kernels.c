@@ -2,7 +2,7 @@
  * into runs, splits and tiles, all shapes, data types and variants.  What is not to be read is NaN or cannot be read,
  * outputs start as NaN, and so does what lies between their rows.  Compiled into one program for each build of the
  * kernels (plain, under ThreadSanitizer, under AddressSanitizer), which do more or fewer cases. */
-#define _DEFAULT_SOURCE /* posix_memalign */
+#define _POSIX_C_SOURCE 200112L
 #include "kernels.h"
 #include "runtime.h"
 #include "support/bounds.h"

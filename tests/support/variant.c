@@ -63,16 +63,16 @@ void variant_draw(struct cattn_variant *variant, unsigned parts, uint64_t seed, 
     struct rng rng;
     rng_init(&rng, seed);
     h->variant = (struct cattn_variant){.size = sizeof h->variant};
+    for (uint32_t i = 0; i < n_heads; i++) {
+        h->slopes[i] = slopes[rng_below(&rng, COUNT(slopes))];
+        h->sinks[i] = sinks[rng_below(&rng, COUNT(sinks))];
+    }
     if (parts & VARIANT_SCALE)
         h->variant.scale = scales[rng_below(&rng, COUNT(scales))];
     if (parts & VARIANT_SOFTCAP)
         h->variant.softcap = caps[rng_below(&rng, COUNT(caps))];
     if (parts & VARIANT_WINDOW)
         draw_window(&h->variant, &rng, chunk, length);
-    for (uint32_t i = 0; i < n_heads; i++) {
-        h->slopes[i] = slopes[rng_below(&rng, COUNT(slopes))];
-        h->sinks[i] = sinks[rng_below(&rng, COUNT(sinks))];
-    }
     h->variant.alibi_slopes = parts & VARIANT_ALIBI ? h->slopes : NULL;
     h->variant.sinks = parts & VARIANT_SINKS ? h->sinks : NULL;
 }

@@ -22,7 +22,8 @@ void variant_free(struct cattn_variant *variant);
 unsigned variant_parts(struct rng *rng);
 
 /* Draws the values of the parts: windows around the ends of chunks and spans and beyond a sequence of `length` tokens,
- * slopes of both signs and zero, sinks from none to huge.  An independent function of the seed. */
+ * slopes of both signs and zero, sinks from none to huge.  A function of the seed; slopes
+ * and sinks depend on nothing else but n_heads. */
 void variant_draw(struct cattn_variant *variant, unsigned parts, uint64_t seed, uint32_t n_heads, uint32_t chunk,
                   size_t length);
 

@@ -102,7 +102,7 @@ build_all() {
 
 selftest() { "$build/tests/cuda/ptx_selftest"; }
 
-parity() { make -s -C "$build" check-gpu; }
+parity() { make -s -k -j4 -C "$build" check-gpu; }
 
 # sanitize TOOL
 sanitize() {
@@ -136,7 +136,7 @@ measure() {
     local dtype kv_heads
     stage build 180 build_all || return
     stage selftest 20 selftest || return
-    stage parity 60 parity
+    stage parity 80 parity
     stage memcheck 30 sanitize memcheck
     stage racecheck 30 sanitize racecheck
     for dtype in bf16 f16; do

@@ -82,7 +82,14 @@ refuses 2 "--chunk takes a number" --chunk 1e3 --prompt a
 refuses 2 "--demo has its own" --demo --prompt a
 refuses 2 "--demo has its own" --demo --repeat 2
 refuses 2 "--shape is for random models" --shape 260k --model x --prompt a
+refuses 2 "--backend takes cpu or cuda" --backend gpu --prompt a
+refuses 2 "--exact-linear is for --backend cpu" --backend cuda --exact-linear --prompt a
 refuses 1 "unknown name" --shape none --prompt a
+(
+    CUDA_VISIBLE_DEVICES=
+    export CUDA_VISIBLE_DEVICES
+    refuses 1 "--backend cuda: th" --shape 260k --backend cuda --prompt a # this build, or there is none
+)
 refuses 1 "f32, f16, bf16 or i8" --shape 260k --kv-dtype f64 --prompt a
 refuses 1 "cache" --shape 260k --chunk 48 --prompt a
 refuses 1 "cache" --shape 260k --kernel none --prompt a

@@ -12,6 +12,9 @@
 /* A split is not made shorter than this: the states that it leaves cost about a twentieth of what it reads. */
 #define LEAST_SPLIT 128
 
+/* Bytes that take about as long to copy as one more copy takes to be started. */
+#define LEAST_GAP 65536
+
 static const size_t element_bytes[CATTN_CUDA_ARRAYS] = {[CATTN_CUDA_RUNS] = sizeof(struct cattn_cuda_run),
                                                         [CATTN_CUDA_PIECES] = sizeof(struct cattn_cuda_piece),
                                                         [CATTN_CUDA_PARTS] = sizeof(struct cattn_cuda_part),
@@ -596,22 +599,40 @@ static bool advances_by(const struct cattn_cuda_schedule *schedule, const struct
 
 /* ---- to the device */
 
-/* Puts copies of the arrays from `first` on, as far as they are used, on the stream. */
-static void upload(struct cattn_cuda_schedule *schedule, int first)
+/* Puts a copy on the stream; no bytes: nothing. */
+static bool copy_bytes(struct cattn_cuda_schedule *schedule, size_t begin, size_t end)
 {
-    struct cattn_cuda_buffers *buffers = &schedule->buffers;
+    const struct cattn_cuda_buffers *buffers = &schedule->buffers;
     struct cattn_cuda_queue *queue = schedule->queue;
-    unsigned char *staging = buffers->staging[schedule->turn];
-    if (!cattn_cuda_is_ok(queue, cudaEventSynchronize(schedule->read[schedule->turn])))
-        return;
+    return begin == end ||
+           cattn_cuda_is_ok(queue, cudaMemcpyAsync(buffers->device + begin, buffers->staging[schedule->turn] + begin,
+                                                   end - begin, cudaMemcpyHostToDevice, queue->stream));
+}
+
+/* Copies the arrays from `first` on as far as they are used, and what lies between them where that is little. */
+static bool copy_arrays(struct cattn_cuda_schedule *schedule, int first)
+{
+    const struct cattn_cuda_buffers *buffers = &schedule->buffers;
+    size_t begin = buffers->offsets[first], end = begin;
     for (int i = first; i < CATTN_CUDA_ARRAYS; i++) {
         const size_t offset = buffers->offsets[i], bytes = schedule->used.n[i] * element_bytes[i];
-        memcpy(staging + offset, buffers->host + offset, bytes);
-        if (bytes && !cattn_cuda_is_ok(queue, cudaMemcpyAsync(buffers->device + offset, staging + offset, bytes,
-                                                              cudaMemcpyHostToDevice, queue->stream)))
-            return;
+        memcpy(buffers->staging[schedule->turn] + offset, buffers->host + offset, bytes);
+        if (offset - end > LEAST_GAP) {
+            if (!copy_bytes(schedule, begin, end))
+                return false;
+            begin = offset;
+        }
+        end = offset + bytes;
     }
-    cattn_cuda_is_ok(queue, cudaEventRecord(schedule->read[schedule->turn], queue->stream));
+    return copy_bytes(schedule, begin, end);
+}
+
+static void upload(struct cattn_cuda_schedule *schedule, int first)
+{
+    struct cattn_cuda_queue *queue = schedule->queue;
+    const cudaEvent_t read = schedule->read[schedule->turn];
+    if (cattn_cuda_is_ok(queue, cudaEventSynchronize(read)) && copy_arrays(schedule, first))
+        cattn_cuda_is_ok(queue, cudaEventRecord(read, queue->stream));
     schedule->turn = !schedule->turn;
 }
 

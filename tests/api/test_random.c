@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef N_SCRIPTS
+#  define N_SCRIPTS 64u
+#endif
+
 enum { CHUNK = 32, MAX_TOYS = 12, LONGEST = 6 * CHUNK, N_DOCUMENTS = 3, MAX_SET = 20000 };
 
 /* Hashes of prefixes that end with a chunk. */
@@ -523,7 +527,7 @@ static void script(uint64_t number, size_t n_calls, size_t *seen)
 START_TEST(random_scripts)
 {
     size_t seen[16] = {0};
-    for (uint64_t number = 0; number < (test_full() ? 1000u : 64u); number++)
+    for (uint64_t number = 0; number < (test_full() ? 1000u : N_SCRIPTS); number++)
         script(number, 100, seen);
     /* A script that never gets there tests nothing. */
     for (int event = STEP; event <= MATCHED; event++)

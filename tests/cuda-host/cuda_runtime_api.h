@@ -47,7 +47,7 @@ const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
 
-/* ---- devices ---- */
+/* ---- devices ---------------------------------------------------------------------------------------------------- */
 
 enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1,
@@ -80,7 +80,7 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaDriverGetVersion(int *version);
 
-/* ---- memory ---- */
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
@@ -131,12 +131,12 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height);
 cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream);
 
-/* ---- streams, events, graphs ---- */
+/* ---- streams, events, graphs ------------------------------------------------------------------------------------ */
 
-#define cudaStreamDefault     0u
-#define cudaStreamNonBlocking 1u
-#define cudaEventDefault      0u
-#define cudaEventBlockingSync 1u
+#define cudaStreamDefault      0u
+#define cudaStreamNonBlocking  1u
+#define cudaEventDefault       0u
+#define cudaEventBlockingSync  1u
 #define cudaEventDisableTiming 2u
 
 enum cudaStreamCaptureMode {
@@ -173,7 +173,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
-/* ---- kernels ---- */
+/* ---- kernels ---------------------------------------------------------------------------------------------------- */
 
 enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,

@@ -49,7 +49,7 @@ namespace
 enum { MAX_THREADS = 1024, SPARE = 7, WARP = 32 };
 enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, MAX_COPIES = 1024 };
 
-/* ---- stacks ---------------------------------------------------------------------------------------------------- */
+/* ---- stacks ----------------------------------------------------------------------------------------------------- */
 
 /* A place where execution can go on: a stack, and what the sanitizers know of it. */
 struct context {
@@ -141,7 +141,7 @@ UNSEEN void switch_context(struct context *from, struct context *to)
     arrive(from->fake_stack);
 }
 
-/* ---- the block that runs ----------------------------------------------------------------------------------------- */
+/* ---- the block that runs ---------------------------------------------------------------------------------------- */
 
 enum state { READY, AT_BARRIER, IN_WARP, DONE };
 
@@ -236,12 +236,8 @@ UNSEEN void release(void *tag)
     __tsan_release(tag);
 }
 #else
-void acquire(void *)
-{
-}
-void release(void *)
-{
-}
+void acquire(void *) {}
+void release(void *) {}
 #endif
 
 UNSEEN void end_thread()
@@ -271,7 +267,7 @@ UNSEEN void run_threads()
     }
 }
 
-/* ---- a launch ---------------------------------------------------------------------------------------------------- */
+/* ---- a launch --------------------------------------------------------------------------------------------------- */
 
 UNSEEN void make_contexts(uint32_t n)
 {
@@ -462,7 +458,7 @@ UNSEEN void exec_warp_barrier(void)
     acquire(tag);
 }
 
-/* ---- cp.async ---------------------------------------------------------------------------------------------------- */
+/* ---- cp.async --------------------------------------------------------------------------------------------------- */
 
 /* The accesses of a copy, as the sanitizers see them: whole words, or bytes up to the last that is copied. */
 static void fill(char *to, unsigned char byte, uint32_t n)
@@ -544,7 +540,7 @@ void exec_copy_wait(uint32_t n_groups)
         perform(&copy);
 }
 
-/* ---- ThreadSanitizer --------------------------------------------------------------------------------------------- */
+/* ---- ThreadSanitizer -------------------------------------------------------------------------------------------- */
 
 #ifdef WITH_TSAN
 extern "C" UNSEEN void __tsan_on_report(void *)

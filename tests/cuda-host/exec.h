@@ -1,7 +1,7 @@
 /* Runs CUDA kernels that were compiled as C++: the blocks of a launch in turn, each thread of a block on a stack of its
  * own, switched by hand at barriers and warp collectives.  Nothing runs at the same time as anything else; what could
- * on a GPU, ThreadSanitizer finds out, to which each thread is a fiber whose switches order nothing.  Only the start and
- * the end of a launch and the two barriers do; blocks of one launch are not ordered.  (The warp collectives are not
+ * on a GPU, ThreadSanitizer finds out, to which each thread is a fiber whose switches order nothing.  Only the start
+ * and the end of a launch and the two barriers do; blocks of one launch are not ordered.  (The warp collectives are not
  * said to order memory by the CUDA C++ Programming Guide, and do not here.) */
 #ifndef CUDA_HOST_EXEC_H
 #define CUDA_HOST_EXEC_H
@@ -41,7 +41,7 @@ __attribute__((noreturn, format(printf, 1, 2)))
 #endif
 void exec_fail(const char *format, ...);
 
-/* All threads of the block; all of the warp: they wait for each other, and what each did before is seen by all after. */
+/* All threads of the block; all of the warp: they wait for each other, and what each did before all see after. */
 void exec_barrier(void);
 void exec_warp_barrier(void);
 

@@ -29,24 +29,54 @@
 #  define PTX_REGISTERS __attribute__((unused))
 #endif
 
-/* ---- places ------------------------------------------------------------------------------------------------------ */
+/* ---- places ----------------------------------------------------------------------------------------------------- */
 
-PTX_INLINE uint32_t ptx_thread() { return exec_now.thread; }
-PTX_INLINE uint32_t ptx_block_x() { return exec_now.block_x; }
-PTX_INLINE uint32_t ptx_block_y() { return exec_now.block_y; }
-PTX_INLINE uint32_t ptx_grid_x() { return exec_now.grid_x; }
-PTX_INLINE char *ptx_shared() { return exec_now.shared; }
+PTX_INLINE uint32_t ptx_thread()
+{
+    return exec_now.thread;
+}
+PTX_INLINE uint32_t ptx_block_x()
+{
+    return exec_now.block_x;
+}
+PTX_INLINE uint32_t ptx_block_y()
+{
+    return exec_now.block_y;
+}
+PTX_INLINE uint32_t ptx_grid_x()
+{
+    return exec_now.grid_x;
+}
+PTX_INLINE char *ptx_shared()
+{
+    return exec_now.shared;
+}
 
-/* ---- waiting, copying ---------------------------------------------------------------------------------------------- */
+/* ---- waiting, copying ------------------------------------------------------------------------------------------- */
 
-PTX_INLINE void ptx_barrier() { exec_barrier(); }
-PTX_INLINE void ptx_warp_barrier() { exec_warp_barrier(); }
+PTX_INLINE void ptx_barrier()
+{
+    exec_barrier();
+}
+PTX_INLINE void ptx_warp_barrier()
+{
+    exec_warp_barrier();
+}
 
-PTX_INLINE void ptx_copy16(void *shared, const void *global, uint32_t bytes) { exec_copy16(shared, global, bytes); }
-PTX_INLINE void ptx_copy_commit() { exec_copy_commit(); }
-template <int N> static inline void ptx_copy_wait() { exec_copy_wait(N); }
+PTX_INLINE void ptx_copy16(void *shared, const void *global, uint32_t bytes)
+{
+    exec_copy16(shared, global, bytes);
+}
+PTX_INLINE void ptx_copy_commit()
+{
+    exec_copy_commit();
+}
+template <int N> static inline void ptx_copy_wait()
+{
+    exec_copy_wait(N);
+}
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ---------------------------------------------------------------------------------------------------- */
 
 PTX_INLINE uint32_t ptx_bits(float x)
 {
@@ -62,7 +92,10 @@ PTX_INLINE float ptx_float(uint32_t bits)
     return x;
 }
 
-PTX_INLINE float ptx_bf16_to_f32(uint16_t x) { return ptx_float((uint32_t)x << 16); }
+PTX_INLINE float ptx_bf16_to_f32(uint16_t x)
+{
+    return ptx_float((uint32_t)x << 16);
+}
 
 PTX_INLINE float ptx_f16_to_f32(uint16_t x)
 {
@@ -104,13 +137,22 @@ PTX_INLINE uint32_t ptx_pack_bf16(float low, float high)
 }
 
 /* Subnormal numbers are zeros, before and after. */
-PTX_INLINE float ptx_flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
-PTX_INLINE float ptx_exp2(float x) { return ptx_flush(exp2f(ptx_flush(x))); }
+PTX_INLINE float ptx_flush(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+PTX_INLINE float ptx_exp2(float x)
+{
+    return ptx_flush(exp2f(ptx_flush(x)));
+}
 
 /* Not joined with a sum: see the build's -ffp-contract=off. */
-PTX_INLINE float ptx_mul(float a, float b) { return a * b; }
+PTX_INLINE float ptx_mul(float a, float b)
+{
+    return a * b;
+}
 
-/* ---- collectives of a warp ----------------------------------------------------------------------------------------- */
+/* ---- collectives of a warp -------------------------------------------------------------------------------------- */
 
 enum { PTX_LANES = 32 };
 
@@ -134,9 +176,18 @@ static PTX_REGISTERS uint32_t ptx_shuffle_bits(uint32_t x, int from)
     return lane.out;
 }
 
-PTX_INLINE uint32_t ptx_shuffle_xor(uint32_t x, int mask) { return ptx_shuffle_bits(x, (int)ptx_thread() ^ mask); }
-PTX_INLINE float ptx_shuffle_xor(float x, int mask) { return ptx_float(ptx_shuffle_xor(ptx_bits(x), mask)); }
-PTX_INLINE float ptx_shuffle(float x, int lane) { return ptx_float(ptx_shuffle_bits(ptx_bits(x), lane)); }
+PTX_INLINE uint32_t ptx_shuffle_xor(uint32_t x, int mask)
+{
+    return ptx_shuffle_bits(x, (int)ptx_thread() ^ mask);
+}
+PTX_INLINE float ptx_shuffle_xor(float x, int mask)
+{
+    return ptx_float(ptx_shuffle_xor(ptx_bits(x), mask));
+}
+PTX_INLINE float ptx_shuffle(float x, int lane)
+{
+    return ptx_float(ptx_shuffle_bits(ptx_bits(x), lane));
+}
 
 static PTX_REGISTERS void ptx_vote_all(void *const *lanes)
 {
@@ -154,7 +205,10 @@ static PTX_REGISTERS int ptx_any(int x)
     return lane;
 }
 
-PTX_INLINE int ptx_all(int x) { return !ptx_any(!x); }
+PTX_INLINE int ptx_all(int x)
+{
+    return !ptx_any(!x);
+}
 
 /* Four matrices of 8 rows of 16 bytes.  Lane 8 i + r has brought the address of row r of matrix i; lane 4 r + c gets
  * elements 2 c and 2 c + 1 of row r (transposed: of column r). */
@@ -165,7 +219,10 @@ PTX_INLINE void *const *ptx_rows(const void *row)
     return exec_warp("ldmatrix", const_cast<void *>(row), nullptr);
 }
 
-static PTX_REGISTERS const uint16_t *ptx_row(void *const *rows, uint32_t i) { return (const uint16_t *)rows[i]; }
+static PTX_REGISTERS const uint16_t *ptx_row(void *const *rows, uint32_t i)
+{
+    return (const uint16_t *)rows[i];
+}
 
 /* Elements are read by the lane that gets them, so that they must be in order after what has written them. */
 
@@ -226,7 +283,7 @@ static PTX_REGISTERS void ptx_mma_bf16(float d[4], const uint32_t a[4], const ui
     exec_warp("mma (bf16)", &lane, ptx_mma_all<ptx_bf16_to_f32>);
 }
 
-/* ---- launching ----------------------------------------------------------------------------------------------------- */
+/* ---- launching -------------------------------------------------------------------------------------------------- */
 
 template <typename P> static void ptx_call(exec_kernel *kernel, const void *params)
 {
@@ -234,8 +291,8 @@ template <typename P> static void ptx_call(exec_kernel *kernel, const void *para
 }
 
 template <typename P>
-static inline int ptx_launch(void (*kernel)(P), uint32_t grid_x, uint32_t grid_y, uint32_t threads,
-                             size_t shared_bytes, void *stream, const P &params)
+static inline int ptx_launch(void (*kernel)(P), uint32_t grid_x, uint32_t grid_y, uint32_t threads, size_t shared_bytes,
+                             void *stream, const P &params)
 {
     const struct exec_launch launch = {(exec_kernel *)kernel, ptx_call<P>, &params, grid_x, grid_y, threads,
                                        shared_bytes};

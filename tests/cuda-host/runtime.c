@@ -13,7 +13,7 @@ enum { MAX_DEVICES = 4, ALIGNMENT = 256, MAX_PARAMS = 4096, DEFAULT_SHARED = 48 
 /* Of AddressSanitizer, in a program that has it. */
 extern void __asan_init(void) __attribute__((weak));
 
-/* ---- what there is ------------------------------------------------------------------------------------------------- */
+/* ---- what there is ---------------------------------------------------------------------------------------------- */
 
 /* A copy or a filling of lines, a kernel, or a wait for work of another stream. */
 enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_WAIT, OP_MARK };
@@ -147,7 +147,7 @@ static int sticks(cudaError_t error)
     }
 }
 
-/* ---- each call ------------------------------------------------------------------------------------------------------ */
+/* ---- each call -------------------------------------------------------------------------------------------------- */
 
 static struct counter *counter_of(const char *function)
 {
@@ -207,7 +207,8 @@ static void not_in_attend(const char *function)
     }
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static struct allocation *allocation_of(const void *memory)
 {
@@ -297,7 +298,8 @@ static cudaError_t release(void *memory, int pinned)
     return cudaSuccess;
 }
 
-/* ---- work ------------------------------------------------------------------------------------------------------------ */
+/* ---- work
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void append(struct ops *ops, struct op *op)
 {
@@ -452,7 +454,8 @@ static cudaError_t put(struct CUstream_st *stream, const struct op *what)
     return cudaSuccess;
 }
 
-/* ---- settings -------------------------------------------------------------------------------------------------------- */
+/* ---- settings
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void drop_ops(struct ops *ops)
 {
@@ -549,7 +552,8 @@ const char *fake_cuda_message(void)
     return fake.message;
 }
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------- */
+/* ---- errors
+ * ---------------------------------------------------------------------------------------------------------- */
 
 #define NAME(error)                                                                                                    \
   case error: return #error
@@ -590,13 +594,16 @@ cudaError_t cudaGetLastError(void)
     return error;
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------- */
+/* ---- devices
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Shared memory of a multiprocessor; 1 KB less of it is for one block. */
 static size_t multiprocessor_shared(void)
 {
     const int capability = fake.major * 10 + fake.minor;
-    return (size_t)1024 * (capability == 80 || capability == 87 ? 164 : capability >= 90 && capability < 120 ? 228 : 100);
+    return (size_t)1024 * (capability == 80 || capability == 87   ? 164
+                           : capability >= 90 && capability < 120 ? 228
+                                                                  : 100);
 }
 
 static int multiprocessor_threads(void)
@@ -707,7 +714,8 @@ cudaError_t cudaDriverGetVersion(int *version)
     return leave(cudaSuccess);
 }
 
-/* ---- memory of both kinds -------------------------------------------------------------------------------------------- */
+/* ---- memory of both kinds
+ * -------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
@@ -769,9 +777,10 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 {
     ENTER();
     const struct allocation *a = allocation_of(memory);
-    *attributes = (struct cudaPointerAttributes){
-        .type = !a ? cudaMemoryTypeUnregistered : a->device < 0 ? cudaMemoryTypeHost : cudaMemoryTypeDevice,
-        .device = a && a->device >= 0 ? a->device : current};
+    *attributes = (struct cudaPointerAttributes){.type = !a              ? cudaMemoryTypeUnregistered
+                                                         : a->device < 0 ? cudaMemoryTypeHost
+                                                                         : cudaMemoryTypeDevice,
+                                                 .device = a && a->device >= 0 ? a->device : current};
     return leave(cudaSuccess);
 }
 
@@ -911,7 +920,8 @@ cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, s
     return leave(fill(to, pitch, value, width, height, stream, 0));
 }
 
-/* ---- streams --------------------------------------------------------------------------------------------------------- */
+/* ---- streams
+ * --------------------------------------------------------------------------------------------------------- */
 
 static cudaError_t create_stream(cudaStream_t *stream, unsigned flags)
 {
@@ -940,6 +950,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     return leave(create_stream(stream, flags));
 }
 
+/* Nobody waits for a stream any more. */
+static void forget_stream(const struct CUstream_st *gone)
+{
+    for (struct CUstream_st *s = fake.streams; s; s = s->next)
+        for (struct op *op = s->ops.first; op; op = op->next)
+            if (op->kind == OP_WAIT && op->other == gone)
+                op->kind = OP_MARK;
+}
+
 /* What is still on it is done first. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
@@ -947,6 +966,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     struct CUstream_st *s = stream_of(stream), **at = &fake.streams;
     ENSURE(stream && s, cudaErrorInvalidResourceHandle);
     run_until(s, UINT64_MAX);
+    forget_stream(s);
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
@@ -985,7 +1005,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     return leave(query(s, UINT64_MAX));
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------------------- */
+/* ---- events
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static cudaError_t create_event(cudaEvent_t *event)
 {
@@ -1077,7 +1098,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return leave(op.other && op.other != s ? put(s, &op) : cudaSuccess);
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------- */
+/* ---- graphs
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void *new_ops(size_t size)
 {
@@ -1171,7 +1193,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
     return leave(cudaSuccess);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------- */
+/* ---- kernels
+ * --------------------------------------------------------------------------------------------------------- */
 
 static struct limit *limit_of(const void *kernel)
 {

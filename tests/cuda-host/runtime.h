@@ -1,7 +1,7 @@
-/* A CUDA run-time whose devices are made of host memory.  It is as lazy as the interface allows: what is put on a stream
- * is done when somebody waits for it, and not before, so that a wait that was forgotten, or pinned memory that is
- * used again too early, gives a wrong result.  Device memory is full of 0xff when it is new, has exactly the size asked
- * for, and in a build without AddressSanitizer cannot be touched by the host but through the interface.
+/* A CUDA run-time whose devices are made of host memory.  It is as lazy as the interface allows: what is put on a
+ * stream is done when somebody waits for it, and not before, so that a wait that was forgotten, or pinned memory that
+ * is used again too early, gives a wrong result.  Device memory is full of 0xff when it is new, has exactly the size
+ * asked for, and in a build without AddressSanitizer cannot be touched by the host but through the interface.
  *
  * What tests can set and ask: */
 #ifndef CUDA_HOST_RUNTIME_H

@@ -13,7 +13,7 @@
 
 enum { CHUNK = 32 };
 
-/* ---- results -------------------------------------------------------------------------------------------------------- */
+/* ---- results ---------------------------------------------------------------------------------------------------- */
 
 struct shape {
     uint32_t heads, kv_heads, head_dim, v_head_dim, chunk, io_dtype, kv_dtype, n_items, rows;
@@ -67,12 +67,18 @@ static void run_shape(const struct shape *x, unsigned parts, uint64_t salt)
 START_TEST(outputs_are_right)
 {
     static const struct shape shapes[] = {
-        {2, 1, 64, 0, 64, CATTN_F16, CATTN_F16, 3, 5, "mma"},      {8, 2, 64, 0, 32, CATTN_BF16, CATTN_BF16, 2, 17, "mma"},
-        {3, 1, 96, 0, 128, CATTN_BF16, CATTN_BF16, 1, 3, "mma"},   {4, 4, 128, 0, 64, CATTN_F16, CATTN_F16, 2, 2, "mma"},
-        {5, 1, 256, 0, 32, CATTN_BF16, CATTN_BF16, 2, 3, "mma"},   {1, 1, 64, 0, 32, CATTN_F16, CATTN_F16, 65, 2, "mma"},
-        {1, 1, 64, 0, 32, CATTN_BF16, CATTN_BF16, 80, 1, "mma"},   {2, 1, 64, 0, 64, CATTN_F32, CATTN_F16, 3, 5, "general"},
-        {2, 2, 40, 0, 256, CATTN_BF16, CATTN_F32, 1, 9, "general"}, {7, 1, 80, 24, 32, CATTN_F32, CATTN_F32, 3, 2, "general"},
-        {1, 1, 7, 0, 32, CATTN_F16, CATTN_BF16, 4, 40, "general"}, {1, 1, 512, 1, 32, CATTN_F16, CATTN_F16, 2, 3, "general"},
+        {2, 1, 64, 0, 64, CATTN_F16, CATTN_F16, 3, 5, "mma"},
+        {8, 2, 64, 0, 32, CATTN_BF16, CATTN_BF16, 2, 17, "mma"},
+        {3, 1, 96, 0, 128, CATTN_BF16, CATTN_BF16, 1, 3, "mma"},
+        {4, 4, 128, 0, 64, CATTN_F16, CATTN_F16, 2, 2, "mma"},
+        {5, 1, 256, 0, 32, CATTN_BF16, CATTN_BF16, 2, 3, "mma"},
+        {1, 1, 64, 0, 32, CATTN_F16, CATTN_F16, 65, 2, "mma"},
+        {1, 1, 64, 0, 32, CATTN_BF16, CATTN_BF16, 80, 1, "mma"},
+        {2, 1, 64, 0, 64, CATTN_F32, CATTN_F16, 3, 5, "general"},
+        {2, 2, 40, 0, 256, CATTN_BF16, CATTN_F32, 1, 9, "general"},
+        {7, 1, 80, 24, 32, CATTN_F32, CATTN_F32, 3, 2, "general"},
+        {1, 1, 7, 0, 32, CATTN_F16, CATTN_BF16, 4, 40, "general"},
+        {1, 1, 512, 1, 32, CATTN_F16, CATTN_F16, 2, 3, "general"},
     };
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (unsigned k = 0; k < 2; k++)
@@ -81,7 +87,8 @@ START_TEST(outputs_are_right)
 }
 END_TEST
 
-/* ---- a small engine -------------------------------------------------------------------------------------------------- */
+/* ---- a small engine
+ * -------------------------------------------------------------------------------------------------- */
 
 static struct cattn_config small_config(void)
 {
@@ -106,7 +113,8 @@ static void some_tokens(int32_t *tokens, size_t n)
         tokens[i] = (int32_t)(7 * i % 100);
 }
 
-/* ---- what there is ---------------------------------------------------------------------------------------------------- */
+/* ---- what there is
+ * ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(devices_are_found)
 {
@@ -168,7 +176,8 @@ START_TEST(all_targets)
 }
 END_TEST
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ----------------------------------------------------------------------------------------------------------- */
 
 START_TEST(memory_of_the_device_runs_out)
 {
@@ -215,7 +224,8 @@ START_TEST(step_without_memory_is_refused)
 }
 END_TEST
 
-/* ---- errors ----------------------------------------------------------------------------------------------------------- */
+/* ---- errors
+ * ----------------------------------------------------------------------------------------------------------- */
 
 /* A life of a cache by the interface alone, each call of which may fail.  Returns the first status that is not
  * CATTN_OK, from where only what must work is called. */
@@ -326,7 +336,8 @@ START_TEST(errors_are_of_one_cache)
 }
 END_TEST
 
-/* ---- devices, streams, graphs ----------------------------------------------------------------------------------------- */
+/* ---- devices, streams, graphs
+ * ----------------------------------------------------------------------------------------- */
 
 /* Two caches on streams and devices of their own; the thread's device is left as it was. */
 START_TEST(caches_have_their_streams)
@@ -424,7 +435,8 @@ static unsigned decode(int with_graphs, unsigned n, float *outputs)
     for (size_t i = 0; i < 2; i++)
         engine_prefill(&e, &toys[i], 0, tokens, CHUNK + 3 + i, 0);
     for (unsigned step = 0; step < n; step++) {
-        const struct engine_item items[2] = {{&toys[0], tokens + 40 + step, 1, 0}, {&toys[1], tokens + 45 + step, 1, 0}};
+        const struct engine_item items[2] = {{&toys[0], tokens + 40 + step, 1, 0},
+                                             {&toys[1], tokens + 45 + step, 1, 0}};
         uint64_t plan;
         ck_assert_int_eq(engine_begin(&e, items, 2), CATTN_OK);
         load_still(&s);

@@ -1,7 +1,7 @@
-/* The CUDA kernels, run on this CPU, against the oracle: batches of sequences with chunks in common, plans cut at random
- * into runs, splits and tiles, all shapes, data types and variants.  What is not to be read is NaN or cannot be read,
- * outputs start as NaN, and so does what lies between their rows.  Compiled into one program for each build of the
- * kernels (plain, under ThreadSanitizer, under AddressSanitizer), which do more or fewer cases. */
+/* The CUDA kernels, run on this CPU, against the oracle: batches of sequences with chunks in common, plans cut at
+ * random into runs, splits and tiles, all shapes, data types and variants.  What is not to be read is NaN or cannot be
+ * read, outputs start as NaN, and so does what lies between their rows.  Compiled into one program for each build of
+ * the kernels (plain, under ThreadSanitizer, under AddressSanitizer), which do more or fewer cases. */
 #define _POSIX_C_SOURCE 200112L
 #include "kernels.h"
 #include "runtime.h"
@@ -33,7 +33,8 @@ struct kernel_case {
     uint32_t heads, kv_heads, head_dim, v_head_dim, chunk, io_dtype, kv_dtype;
     int fast;
     uint32_t n_items, most_rows;
-    uint32_t common, group_items, most_group, most_own; /* chunks that all share, that groups of items share, own ones */
+    uint32_t common, most_group, most_own; /* chunks: of all items, of a group at most, of one alone at most */
+    uint32_t group_items;
     unsigned parts; /* of the variant */
     double gain;
     size_t pad;
@@ -44,16 +45,17 @@ struct kernel_case {
 
 static void describe(const struct kernel_case *c, char *text, size_t size)
 {
-    snprintf(text, size,
-             "%s, heads %u/%u, dim %u/%u, chunk %u, io %s, kv %s, %u items of %u rows, chunks %u + %u for %u + %u, variant "
-             "%u, gain %g, pad %zu, guard %d, poison %d, advance %d, salt %llu",
-             c->fast ? "fast" : "general", c->heads, c->kv_heads, c->head_dim, c->v_head_dim, c->chunk,
-             dtype_name(c->io_dtype), dtype_name(c->kv_dtype), c->n_items, c->most_rows, c->common, c->most_group,
-             c->group_items, c->most_own, c->parts, c->gain, c->pad, (int)c->guard, c->poison, c->advance,
-             (unsigned long long)c->salt);
+    snprintf(
+        text, size,
+        "%s, heads %u/%u, dim %u/%u, chunk %u, io %s, kv %s, %u items of %u rows, chunks %u + %u for %u + %u, variant "
+        "%u, gain %g, pad %zu, guard %d, poison %d, advance %d, salt %llu",
+        c->fast ? "fast" : "general", c->heads, c->kv_heads, c->head_dim, c->v_head_dim, c->chunk,
+        dtype_name(c->io_dtype), dtype_name(c->kv_dtype), c->n_items, c->most_rows, c->common, c->most_group,
+        c->group_items, c->most_own, c->parts, c->gain, c->pad, (int)c->guard, c->poison, c->advance,
+        (unsigned long long)c->salt);
 }
 
-/* ---- a batch -------------------------------------------------------------------------------------------------------- */
+/* ---- a batch ---------------------------------------------------------------------------------------------------- */
 
 struct item {
     uint32_t *slots, n_chunks;
@@ -149,7 +151,7 @@ static void make_items(struct batch *b)
     }
 }
 
-/* ---- keys and values: a function of where they lie ------------------------------------------------------------------ */
+/* ---- keys and values: a function of where they lie -------------------------------------------------------------- */
 
 static double number(const struct batch *b, uint64_t a, uint64_t x, uint64_t y)
 {
@@ -176,7 +178,7 @@ static double query(const struct batch *b, uint32_t row, uint32_t head, uint32_t
     return dtype_round(b->c.io_dtype, b->c.gain * number(b, 1000 + head, row, i));
 }
 
-/* ---- buffers of the caller ------------------------------------------------------------------------------------------ */
+/* ---- buffers of the caller -------------------------------------------------------------------------------------- */
 
 struct buffer {
     void *data;
@@ -260,7 +262,7 @@ static void free_buffers(const struct batch *b, struct buffers *x)
         guard_free(all[i]->data, all[i]->bytes, b->c.guard);
 }
 
-/* ---- the pool ------------------------------------------------------------------------------------------------------- */
+/* ---- the pool --------------------------------------------------------------------------------------------------- */
 
 static void store_token(struct batch *b, uint32_t slot, uint32_t token, uint32_t head)
 {
@@ -287,7 +289,7 @@ static void make_pool(struct batch *b)
                 store_token(b, slot, token, head);
 }
 
-/* ---- the plan ------------------------------------------------------------------------------------------------------- */
+/* ---- the plan --------------------------------------------------------------------------------------------------- */
 
 struct plan {
     struct cattn_cuda_run *runs;
@@ -418,18 +420,18 @@ static void make_plan(struct batch *b)
     add_runs(b, &p);
     find_direct(b, &p);
     add_pieces(b, &p);
-    b->call.plan = (struct cattn_cuda_plan){.runs = on_device(p.runs, p.n_runs, sizeof *p.runs),
-                                            .pieces = on_device(p.pieces, p.n_pieces, sizeof *p.pieces),
-                                            .parts = on_device(p.parts, 4 * n, sizeof *p.parts),
-                                            .items = on_device(p.items, n, sizeof *p.items),
-                                            .slots = on_device(p.slots, p.n_slots, sizeof *p.slots),
-                                            .run_rows = on_device(p.run_rows, p.n_run_rows, sizeof *p.run_rows),
-                                            .row_items = on_device(p.row_items, b->n_rows, sizeof *p.row_items),
-                                            .row_positions =
-                                                on_device(p.row_positions, b->n_rows, sizeof *p.row_positions),
-                                            .n_pieces = p.n_pieces,
-                                            .n_rows = b->n_rows,
-                                            .n_folds = b->call.plan.n_folds};
+    b->call.plan =
+        (struct cattn_cuda_plan){.runs = on_device(p.runs, p.n_runs, sizeof *p.runs),
+                                 .pieces = on_device(p.pieces, p.n_pieces, sizeof *p.pieces),
+                                 .parts = on_device(p.parts, 4 * n, sizeof *p.parts),
+                                 .items = on_device(p.items, n, sizeof *p.items),
+                                 .slots = on_device(p.slots, p.n_slots, sizeof *p.slots),
+                                 .run_rows = on_device(p.run_rows, p.n_run_rows, sizeof *p.run_rows),
+                                 .row_items = on_device(p.row_items, b->n_rows, sizeof *p.row_items),
+                                 .row_positions = on_device(p.row_positions, b->n_rows, sizeof *p.row_positions),
+                                 .n_pieces = p.n_pieces,
+                                 .n_rows = b->n_rows,
+                                 .n_folds = b->call.plan.n_folds};
     add_writes(b, &p);
     b->call.plan.writes = on_device(p.writes, p.n_writes, sizeof *p.writes);
     b->call.plan.n_writes = p.n_writes;
@@ -437,7 +439,7 @@ static void make_plan(struct batch *b)
     b->call.o = device_memory(b->n_states * b->c.v_head_dim * sizeof(float));
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------ */
+/* ---- the whole -------------------------------------------------------------------------------------------------- */
 
 static const float *copy_of(const float *array, uint32_t n)
 {
@@ -496,8 +498,9 @@ static void open_batch(struct batch *b, const struct kernel_case *c)
 static void close_batch(struct batch *b)
 {
     const struct cattn_cuda_plan *p = &b->call.plan;
-    const void *all[] = {p->runs,  p->pieces,        p->parts,  p->items,     p->slots, p->run_rows,         p->row_items,
-                         p->writes, p->row_positions, b->call.pool, b->call.ml, b->call.o, b->call.alibi_slopes, b->call.sinks};
+    const void *all[] = {
+        p->runs,   p->pieces,        p->parts,     p->items,   p->slots,  p->run_rows,          p->row_items,
+        p->writes, p->row_positions, b->call.pool, b->call.ml, b->call.o, b->call.alibi_slopes, b->call.sinks};
     for (size_t i = 0; i < COUNT(all); i++)
         free((void *)(uintptr_t)all[i]);
     for (uint32_t i = 0; i < b->c.n_items; i++)
@@ -507,7 +510,7 @@ static void close_batch(struct batch *b)
     variant_free(b->variant);
 }
 
-/* ---- what must come out --------------------------------------------------------------------------------------------- */
+/* ---- what must come out ----------------------------------------------------------------------------------------- */
 
 /* Keys and values on the path of an item, as one head has them. */
 struct path {
@@ -553,8 +556,8 @@ static void check_row(const struct batch *b, const struct buffers *x, const stru
     }
     const double lse = oracle_row(q, path->k, path->v, position + 1, d, dv, b->variant, head, out);
     const struct row_size size = {sqrt(sum), path->longest, 1, position};
-    const struct bound bound = bound_of_row(b->c.fast ? "mma" : "general", b->c.io_dtype, b->c.kv_dtype, d,
-                                            b->variant, head, &size);
+    const struct bound bound =
+        bound_of_row(b->c.fast ? "mma" : "general", b->c.io_dtype, b->c.kv_dtype, d, b->variant, head, &size);
     for (uint32_t i = 0; i < dv; i++) {
         const double got = dtype_load(b->c.io_dtype, x->out.data, row * x->out.row + head * x->out.head + i);
         CHECK(fabs(got - out[i]) <= bound.out + 2 * dtype_epsilon(b->c.io_dtype) * fabs(out[i]),
@@ -651,7 +654,7 @@ static void check_case(const struct kernel_case *c)
     close_batch(&b);
 }
 
-/* ---- cases ---------------------------------------------------------------------------------------------------------- */
+/* ---- cases ------------------------------------------------------------------------------------------------------ */
 
 /* About the multiplications of a case: what a build can afford. */
 static uint64_t cost(const struct kernel_case *c)

@@ -38,7 +38,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void summarise(double *values, size_t n, double *mean, double *p99)
+static void summarise(double *values, size_t n, double *mean, double *p50, double *p99)
 {
     double sum = 0;
 
@@ -46,6 +46,7 @@ static void summarise(double *values, size_t n, double *mean, double *p99)
     for (size_t i = 0; i < n; i++)
         sum += values[i];
     *mean = sum / (double)n;
+    *p50 = values[(n + 1) / 2 - 1];
     *p99 = values[(n * 99 + 99) / 100 - 1];
 }
 
@@ -64,8 +65,8 @@ struct report_latency report_latency(const struct requests *requests)
         first[n++] = request->first_token - request->arrival;
     }
     if (n) {
-        summarise(per_token, n, &latency.per_token_mean, &latency.per_token_p99);
-        summarise(first, n, &latency.first_token_mean, &latency.first_token_p99);
+        summarise(per_token, n, &latency.per_token_mean, &latency.per_token_p50, &latency.per_token_p99);
+        summarise(first, n, &latency.first_token_mean, &latency.first_token_p50, &latency.first_token_p99);
     }
     free(per_token);
     free(first);
@@ -134,9 +135,10 @@ void report_json(FILE *file, const struct engine_report *r, const struct request
             r->seconds, ratio((double)r->sched.n_finished, r->seconds));
     fprintf(file, "\"prefill_tokens_per_s\": %.6g, \"decode_tokens_per_s\": %.6g, ", report_prefill_rate(r),
             report_decode_rate(r));
-    fprintf(file, "\"ms_per_token_mean\": %.6g, \"ms_per_token_p99\": %.6g, ", 1e3 * l.per_token_mean,
-            1e3 * l.per_token_p99);
-    fprintf(file, "\"ttft_ms_mean\": %.6g, \"ttft_ms_p99\": %.6g, ", 1e3 * l.first_token_mean, 1e3 * l.first_token_p99);
+    fprintf(file, "\"ms_per_token_mean\": %.6g, \"ms_per_token_p50\": %.6g, \"ms_per_token_p99\": %.6g, ",
+            1e3 * l.per_token_mean, 1e3 * l.per_token_p50, 1e3 * l.per_token_p99);
+    fprintf(file, "\"ttft_ms_mean\": %.6g, \"ttft_ms_p50\": %.6g, \"ttft_ms_p99\": %.6g, ", 1e3 * l.first_token_mean,
+            1e3 * l.first_token_p50, 1e3 * l.first_token_p99);
     fprintf(file, "\"peak_kv_bytes\": %" PRIu64 ", \"peak_kv_bytes_unshared\": %" PRIu64 ", ", r->peak_bytes,
             r->peak_unshared_bytes);
     fprintf(file, "\"peak_batch\": %" PRIu64 ", \"hit_rate\": %.6g, ", r->sched.peak_running, report_hit_rate(r));

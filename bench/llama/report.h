@@ -18,8 +18,8 @@ void report_stats(FILE *file, const struct engine_report *report, const struct r
 
 /* What the requests saw.  Normalised latency: of a request, from arrival to end, by generated tokens. */
 struct report_latency {
-    double per_token_mean, per_token_p99;     /* seconds */
-    double first_token_mean, first_token_p99; /* seconds */
+    double per_token_mean, per_token_p50, per_token_p99;       /* seconds */
+    double first_token_mean, first_token_p50, first_token_p99; /* seconds */
 };
 
 /* Of the requests that generated something.  Zeros: none, or no memory. */

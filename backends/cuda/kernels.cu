@@ -154,9 +154,11 @@ struct work {
     int sinks;       /* tokens before this one are seen whatever the window */
 };
 
+/* (By a vote, so that the compiler can tell that warps leave as a whole: else it keeps registers for those that might
+ * not.) */
 PTX_DEVICE bool is_idle(const struct cattn_cuda_call &c)
 {
-    return c.plan.pieces[ptx_block_x() / c.n_kv_heads].run == CATTN_CUDA_NO_RUN;
+    return ptx_all(c.plan.pieces[ptx_block_x() / c.n_kv_heads].run == CATTN_CUDA_NO_RUN);
 }
 
 PTX_DEVICE struct work find_work(const struct cattn_cuda_call &c)
@@ -622,14 +624,13 @@ template <class T, int D, int ROWS> PTX_DEVICE void attend_tile(const struct att
 {
     typedef shape<D, ROWS> S;
     const uint32_t first = warp_of() % S::GROUPS * 16, share = warp_of() / S::GROUPS, own_token = share * S::TOKENS;
-    const bool works = share < S::SHARES && first < w.n_rows;
     const uint32_t keys = memory<D>::KEYS, values = memory<D>::VALUES, queries = memory<D>::QUERIES;
 
     put_rows<D, ROWS>(c, w);
     ptx_barrier();
     const struct view all = find_view<D>(w, 0, ROWS), own = find_view<D>(w, first, 16);
     if (lane_of() == 0) {
-        *view_at<D>(0) = own;
+        *view_at<D>(0) = share < S::SHARES && first < w.n_rows ? own : view{(int)FAR, -(int)FAR, 0}; /* sees nothing */
         *view_at<D>(1) = all;
     }
     ptx_warp_barrier();
@@ -660,7 +661,7 @@ template <class T, int D, int ROWS> PTX_DEVICE void attend_tile(const struct att
 
     for (uint32_t stage = 0; t < w.end; stage ^= S::TILE_BYTES) {
         const int own_t = t + (int)own_token, after = next_tile<S::TILE>(w, *view_at<D>(1), next);
-        const bool looks = ptx_any(works && some_see_some(w, *view_at<D>(0), own_t, S::TOKENS)); /* all lanes alike */
+        const bool looks = ptx_any(some_see_some(w, *view_at<D>(0), own_t, S::TOKENS)); /* all lanes alike */
         float s[2 * S::STEPS][4];
         ptx_copy_wait<2>(); /* these keys, and not yet these values and the next keys */
         ptx_barrier();

@@ -545,8 +545,9 @@ void check_number(float x)
 START_TEST(numbers_are_converted)
 {
     struct rng rng;
+    const uint32_t step = with_tsan || with_asan ? 31 : 1; /* the plain build does all */
     rng_init(&rng, 0);
-    for (uint32_t i = 0; i < 65536; i++) {
+    for (uint32_t i = 0; i < 65536; i += step) {
         const uint16_t bits = (uint16_t)i;
         const float f16 = ptx_f16_to_f32(bits), bf16 = ptx_bf16_to_f32(bits);
         const double wide = dtype_load(CATTN_F16, &bits, 0), wide_bf16 = dtype_load(CATTN_BF16, &bits, 0);
@@ -560,7 +561,7 @@ START_TEST(numbers_are_converted)
                     check_number(x);
         }
     }
-    for (int i = 0; i < 200000; i++) {
+    for (uint32_t i = 0; i < 200000; i += step) {
         const float x = ptx_float((uint32_t)rng_next(&rng));
         if (x == x)
             check_number(x);

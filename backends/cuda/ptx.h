@@ -1,14 +1,18 @@
 /* What the kernels ask of the GPU: the only place with inline PTX or names of CUDA.  tests/cuda-host/ptx.h has the same
  * names for the host, where the kernels' own source runs as C++.
  *
- * Lane L of a warp is its thread L of 0 .. 31; with g = L / 4 and c = 2 * (L % 4), the fragments of
- *     mma.m16n8k16 (PTX ISA 9.2, section 9.7.14.5.8, "Matrix fragments for mma.m16n8k16 with floating point type") are
- *     A 16x16: a[0] (g, c) and (g, c + 1), low half first; a[1] the same of row g + 8, a[2] of columns + 8, a[3] of
- * both B 16x8:  b[0] (c, g) and (c + 1, g), low half first; b[1] the same of rows + 8 D 16x8:  d[0] (g, c), d[1] (g, c
- * + 1), d[2] (g + 8, c), d[3] (g + 8, c + 1) as (row, column).  The operand tables of TVM's tile operation mma.sync say
- * the same. ldmatrix.x4 (section 9.7.14.5.15): lane L hands over the address of row L % 8 of the matrix L / 8 of four,
- * 8 x 8 elements of 16 bits each; r[i] is of matrix i, its elements (g, c) and (g, c + 1), low half first.  Transposed:
- * its elements (c, g) and (c + 1, g). */
+ * Lane L of a warp is its thread L of 0 .. 31; with g = L / 4 and c = 2 * (L % 4), the fragments of mma.m16n8k16 (PTX
+ * ISA, "Matrix Fragments for mma.m16n8k16 with floating point type") are, as (row, column), low half first:
+ *
+ * - A 16x16: a[0] is (g, c) and (g, c + 1); a[1] the same of row g + 8; a[2] of columns + 8; a[3] of both
+ * - B 16x8: b[0] is (c, g) and (c + 1, g); b[1] the same of rows + 8
+ * - D 16x8: d[0] is (g, c), d[1] (g, c + 1), d[2] (g + 8, c), d[3] (g + 8, c + 1)
+ *
+ * The operand tables of TVM's tile operation mma.sync say the same.
+ *
+ * ldmatrix.x4 (PTX ISA, "Warp-level matrix load instruction: ldmatrix"): lane L hands over the address of row L % 8 of
+ * matrix L / 8 of four, each 8 x 8 elements of 16 bits; r[i] is of matrix i: (g, c) and (g, c + 1), low half first.
+ * Transposed: (c, g) and (c + 1, g). */
 #ifndef CATTN_PTX_H
 #define CATTN_PTX_H
 

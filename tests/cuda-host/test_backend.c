@@ -131,6 +131,31 @@ START_TEST(scores_may_be_large)
 }
 END_TEST
 
+/* A value that is no number, behind rows of the same step and in the chunk next to theirs. */
+START_TEST(bad_tokens_spoil_what_may_be)
+{
+    static const char *const kernels[] = {"mma", "general"};
+    for (size_t i = 0; i < COUNT(kernels); i++)
+        for (uint32_t chunk = CHUNK; chunk <= 2 * CHUNK; chunk += CHUNK) {
+            struct cattn_config config = engine_config(8 * 2 * CHUNK);
+            struct engine e;
+            struct toy toy;
+            int32_t tokens[5 * CHUNK] = {0};
+            config.n_heads = 1, config.head_dim = 64, config.chunk_tokens = chunk;
+            config.io_dtype = config.kv_dtype = CATTN_F16, config.kernel = kernels[i];
+            tokens[4 * CHUNK + 8] = TOKEN_NAN;
+            tokens[CHUNK + 8] = TOKEN_INF;
+            engine_init(&e, &config, 1);
+            engine_prefill(&e, &toy, 0, tokens, CHUNK + 16, 0);
+            engine_truncate(&e, &toy, CHUNK);
+            tokens[CHUNK + 8] = 0;
+            engine_feed(&e, &toy, tokens + CHUNK, 4 * CHUNK);
+            engine_close(&e, &toy);
+            engine_free(&e);
+        }
+}
+END_TEST
+
 /* ---- a small engine
  * -------------------------------------------------------------------------------------------------- */
 
@@ -555,6 +580,7 @@ int main(void)
     TCase *tcase = suite_case("the CUDA backend on the CPU");
     tcase_add_test(tcase, outputs_are_right);
     tcase_add_test(tcase, scores_may_be_large);
+    tcase_add_test(tcase, bad_tokens_spoil_what_may_be);
     tcase_add_test(tcase, devices_are_found);
     tcase_add_test(tcase, no_device_is_no_harm);
     tcase_add_test(tcase, all_targets);

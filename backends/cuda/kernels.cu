@@ -461,6 +461,9 @@ PTX_DEVICE void scale_scores(const struct attention &c, const struct work &w, ui
     }
 }
 
+/* Numbers from here on are so far apart that a difference of a headroom would be rounded, and a weight be infinite. */
+static constexpr float EXACT = 16777216.0f;
+
 /* From x to weights, two in a register, as the mma takes them for its left side. */
 template <class T, int STEPS> PTX_DEVICE void weigh(float (*s)[4], struct pair &p, uint32_t (*weights)[4])
 {
@@ -471,7 +474,7 @@ template <class T, int STEPS> PTX_DEVICE void weigh(float (*s)[4], struct pair &
         for (int n = 0; n < 2 * STEPS; n++)
             most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         most = max_over(3, most);
-        const float m = fmaxf(p.m[r], most - T::headroom());
+        const float m = fmaxf(p.m[r], fabsf(most) < EXACT ? most - T::headroom() : most);
         p.seen[r] = most > minus_infinity();
         p.alpha[r] = ptx_exp2(p.m[r] - m);
         p.m[r] = m;

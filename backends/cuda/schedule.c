@@ -660,6 +660,14 @@ static void plan_structure(struct cattn_cuda_schedule *schedule, const struct ca
     schedule->structure = work->structure;
 }
 
+/* Nothing will be launched; nor may the launches of another step be, which would store its tokens once more, into
+ * slots that may be another sequence's by now. */
+static void plan_nothing(struct cattn_cuda_schedule *schedule)
+{
+    schedule->used = (struct cattn_cuda_size){.n_states = 0};
+    schedule->structure = 0;
+}
+
 /* What launches have of the plan but addresses. */
 static void count_plan(struct cattn_cuda_schedule *schedule, const struct cattn_work *work)
 {
@@ -676,9 +684,9 @@ static void count_plan(struct cattn_cuda_schedule *schedule, const struct cattn_
 
 void cattn_cuda_schedule_plan(struct cattn_cuda_schedule *schedule, const struct cattn_work *work)
 {
-    if (!work->n_rows) /* nothing will be launched */
-        return;
-    if (work->structure == schedule->structure)
+    if (!work->n_rows)
+        plan_nothing(schedule);
+    else if (work->structure == schedule->structure)
         plan_lengths(schedule, work);
     else
         plan_structure(schedule, work);

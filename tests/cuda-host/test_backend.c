@@ -2,10 +2,12 @@
  * what it does when a device is missing, full or failing; streams, devices and graphs. */
 #include "cuda_runtime_api.h"
 #include "runtime.h"
+#include "support/dtype.h"
 #include "support/engine.h"
 #include "support/suite.h"
 #include "support/variant.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,6 +86,73 @@ START_TEST(outputs_are_right)
         for (unsigned k = 0; k < 2; k++)
             run_shape(&shapes[i], k ? 1u << i % 5 : 0, 10 * i + k);
     ck_assert_uint_eq(fake_cuda_pending(), 0);
+}
+END_TEST
+
+/* Equal keys weigh the same however large their products with a query are; the mean of equal values is the value. */
+static void attend_to_equal_tokens(uint32_t dtype, double size)
+{
+    enum { DIM = 64, N = 2 };
+    static uint16_t q[N * DIM], k[N * DIM], v[N * DIM], out[N * DIM];
+    struct cattn_config config = engine_config(2 * CHUNK);
+    const int32_t tokens[N] = {1, 2};
+    float lse[N];
+    cattn_cache *cache;
+    cattn_step *step;
+    cattn_seq seq;
+    config.n_heads = 1, config.head_dim = DIM, config.io_dtype = config.kv_dtype = dtype, config.kernel = "mma";
+    for (size_t i = 0; i < N * DIM; i++) {
+        dtype_store(dtype, q, i, size);
+        dtype_store(dtype, k, i, size);
+        dtype_store(dtype, v, i, 1);
+    }
+    const struct cattn_io io = {.size = sizeof io, .q = q, .k = k, .v = v, .out = out, .lse = lse};
+    ck_assert_int_eq(cattn_cache_create(&config, &cache), CATTN_OK);
+    ck_assert_int_eq(cattn_step_create(cache, &step), CATTN_OK);
+    ck_assert_int_eq(cattn_seq_open(cache, NULL, 0, NULL, 0, &seq, NULL), CATTN_OK);
+    struct cattn_item item = {.seq = seq, .tokens = tokens, .n_tokens = N};
+    ck_assert_int_eq(cattn_step_begin(step, &item, 1), CATTN_OK);
+    ck_assert_int_eq(cattn_step_attend(step, 0, &io), CATTN_OK);
+    ck_assert_int_eq(cattn_sync(cache), CATTN_OK);
+    for (size_t i = 0; i < N * DIM; i++)
+        CHECK(dtype_load(dtype, out, i) == 1, "%g, not 1, where q and k are %g", dtype_load(dtype, out, i), size);
+    for (size_t i = 0; i < N; i++)
+        CHECK(isfinite(lse[i]), "lse %g where q and k are %g", lse[i], size);
+    cattn_cache_destroy(cache);
+}
+
+START_TEST(scores_may_be_large)
+{
+    static const double sizes[] = {1, 100, 1000, 1500, 2000, 3000, 4000, 6000, 10000, 60000};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        attend_to_equal_tokens(CATTN_F16, sizes[i]);
+        attend_to_equal_tokens(CATTN_BF16, sizes[i]);
+    }
+}
+END_TEST
+
+/* A value that is no number, behind rows of the same step and in the chunk next to theirs. */
+START_TEST(bad_tokens_spoil_what_may_be)
+{
+    static const char *const kernels[] = {"mma", "general"};
+    for (size_t i = 0; i < COUNT(kernels); i++)
+        for (uint32_t chunk = CHUNK; chunk <= 2 * CHUNK; chunk += CHUNK) {
+            struct cattn_config config = engine_config(8 * 2 * CHUNK);
+            struct engine e;
+            struct toy toy;
+            int32_t tokens[5 * CHUNK] = {0};
+            config.n_heads = 1, config.head_dim = 64, config.chunk_tokens = chunk;
+            config.io_dtype = config.kv_dtype = CATTN_F16, config.kernel = kernels[i];
+            tokens[4 * CHUNK + 8] = TOKEN_NAN;
+            tokens[CHUNK + 8] = TOKEN_INF;
+            engine_init(&e, &config, 1);
+            engine_prefill(&e, &toy, 0, tokens, CHUNK + 16, 0);
+            engine_truncate(&e, &toy, CHUNK);
+            tokens[CHUNK + 8] = 0;
+            engine_feed(&e, &toy, tokens + CHUNK, 4 * CHUNK);
+            engine_close(&e, &toy);
+            engine_free(&e);
+        }
 }
 END_TEST
 
@@ -510,6 +579,8 @@ int main(void)
 {
     TCase *tcase = suite_case("the CUDA backend on the CPU");
     tcase_add_test(tcase, outputs_are_right);
+    tcase_add_test(tcase, scores_may_be_large);
+    tcase_add_test(tcase, bad_tokens_spoil_what_may_be);
     tcase_add_test(tcase, devices_are_found);
     tcase_add_test(tcase, no_device_is_no_harm);
     tcase_add_test(tcase, all_targets);

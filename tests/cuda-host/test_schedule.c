@@ -449,6 +449,25 @@ START_TEST(numbers_stay_while_launches_do)
 }
 END_TEST
 
+/* A graph of another step stores tokens: an empty one must not be taken for it, nor the other way round. */
+START_TEST(empty_steps_have_their_number)
+{
+    static struct bench b;
+    bench_open(&b, 1, 2, 20, 4);
+    draw_batch(&b, 3, 1);
+    plan(&b);
+    const uint64_t number = b.schedule.number;
+    b.n_items = 0;
+    plan(&b);
+    const uint64_t empty = b.schedule.number;
+    ck_assert_uint_ne(empty, number);
+    draw_batch(&b, 3, 1);
+    plan(&b);
+    ck_assert_uint_ne(b.schedule.number, empty);
+    bench_close(&b);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = suite_case("cuda schedule");
@@ -458,5 +477,6 @@ int main(void)
     tcase_add_test(tests, lengths_advance_on_the_device);
     tcase_add_test(tests, staging_memory_is_not_written_before_it_was_read);
     tcase_add_test(tests, numbers_stay_while_launches_do);
+    tcase_add_test(tests, empty_steps_have_their_number);
     return suite_run(tests);
 }

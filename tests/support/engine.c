@@ -514,15 +514,16 @@ static void stored_tokens(const struct engine *e, const struct toy *toy, size_t 
 }
 
 /* Whether the query at `position` is not finite, or a token where that row, or one of its item's from `first` on, may
- * be touched by it: in a chunk of which some token is seen. */
+ * be touched by it: in a chunk of which some token is seen.  Tensor cores of a GPU take chunks of 32 by twos. */
 static int is_poisoned(const struct engine *e, const struct toy *toy, uint64_t first, uint64_t position)
 {
-    size_t c = e->config.chunk_tokens, end = (position / c + 1) * c, all = toy->length + toy->pending;
+    size_t c = e->config.chunk_tokens, more = c == 32 && !strcmp(e->kernel, "mma") ? c : 0;
+    size_t end = (position / c + 1) * c + more, all = toy->length + toy->pending;
     if (toy->tokens[position] == TOKEN_NAN_QUERY)
         return 1;
     for (size_t p = 0; p < end && p < all; p++)
         if (toy->tokens[p] == TOKEN_NAN || toy->tokens[p] == TOKEN_INF)
-            for (size_t t = p / c * c; t < (p / c + 1) * c; t++)
+            for (size_t begin = p / c * c, t = begin < more ? 0 : begin - more; t < begin + c + more; t++)
                 if (t >= first || oracle_sees(e->variant, first, t))
                     return 1;
     return 0;

@@ -147,19 +147,13 @@ struct work {
     struct cattn_cuda_run run;
     uint32_t head, group; /* the KV head; query heads that read it */
     uint32_t packed;      /* packed rows of the run */
+    uint32_t tile_rows;   /* 0: nothing to do */
     uint32_t first, n_rows;
     uint32_t split;
     int begin, end;  /* of the split */
     uint32_t window; /* tokens that a row sees */
     int sinks;       /* tokens before this one are seen whatever the window */
 };
-
-/* (By a vote, so that the compiler can tell that warps leave as a whole: else it keeps registers for those that might
- * not.) */
-PTX_DEVICE bool is_idle(const struct cattn_cuda_call &c)
-{
-    return ptx_all(c.plan.pieces[ptx_block_x() / c.n_kv_heads].run == CATTN_CUDA_NO_RUN);
-}
 
 PTX_DEVICE struct work find_work(const struct cattn_cuda_call &c)
 {
@@ -169,8 +163,9 @@ PTX_DEVICE struct work find_work(const struct cattn_cuda_call &c)
     w.head = ptx_block_x() % c.n_kv_heads;
     w.group = c.n_heads / c.n_kv_heads;
     w.packed = w.run.n_rows * w.group;
-    w.first = piece.tile * w.run.tile_rows;
-    w.n_rows = smaller(w.run.tile_rows, w.packed - w.first);
+    w.tile_rows = piece.tile_rows;
+    w.first = piece.tile * piece.tile_rows;
+    w.n_rows = smaller(piece.tile_rows, w.packed - w.first);
     w.split = piece.split;
     w.begin = (int)(piece.split * w.run.split_tokens);
     w.end = (int)smaller((uint32_t)w.begin + w.run.split_tokens, w.run.n_tokens);
@@ -701,14 +696,12 @@ template <class T, int D, int ROWS> PTX_DEVICE void attend_tile(const struct att
 
 template <class T, int D> PTX_GLOBAL void PTX_BOUNDS(THREADS, 2) attend_fast(const struct attention c)
 {
-    if (is_idle(c))
-        return;
     const struct work w = find_work(c);
-    if (w.run.tile_rows == 16)
+    if (w.tile_rows == 16)
         attend_tile<T, D, 16>(c, w);
-    else if (w.run.tile_rows == 32)
+    else if (w.tile_rows == 32)
         attend_tile<T, D, 32>(c, w);
-    else
+    else if (w.tile_rows == 64)
         attend_tile<T, D, 64>(c, w);
 }
 
@@ -811,8 +804,6 @@ PTX_DEVICE void finish_row(const struct cattn_cuda_call &c, const struct work &w
 
 template <class KV> PTX_GLOBAL void PTX_BOUNDS(THREADS, 4) attend_general(const struct attention c)
 {
-    if (is_idle(c))
-        return;
     const struct work w = find_work(c);
     for (uint32_t i = warp_of(); i < w.n_rows; i += WARPS) {
         const struct row r = find_row(c, w, i);

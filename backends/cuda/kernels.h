@@ -27,15 +27,14 @@ struct cattn_cuda_run {
     uint32_t n_rows;      /* queries; times group: packed rows */
     uint32_t tile_rows;   /* packed rows of a tile: 16, 32 or 64 */
     uint32_t split_tokens, n_splits; /* a multiple of CATTN_CUDA_TILE; n_splits * split_tokens >= n_tokens */
-    uint32_t direct;      /* 1: each of its rows has this one state alone: the kernel writes the output itself */
-    uint64_t states;      /* of split s, KV head h, packed row r: states + (s * n_kv_heads + h) * packed rows + r */
+    uint32_t direct; /* 1: each of its rows has this one state alone: the kernel writes the output itself */
+    uint64_t states; /* of split s, KV head h, packed row r: states + (s * n_kv_heads + h) * packed rows + r */
 };
-
-/* A piece of no run is nothing to do: it fills plans up, so that the number of their pieces seldom changes. */
-#define CATTN_CUDA_NO_RUN UINT32_MAX
 
 struct cattn_cuda_piece {
     uint32_t run, split, tile;
+    uint32_t tile_rows; /* that of the run; 0: nothing to do (what fills plans up, so that the number of their pieces
+                           seldom changes) */
 };
 
 /* One run on the path of an item, and where the item's queries begin in the run's. */
@@ -62,8 +61,8 @@ struct cattn_cuda_plan {
     const struct cattn_cuda_part *parts;
     const struct cattn_cuda_item *items;
     const uint32_t *slots, *run_rows;
-    const uint32_t *row_items;     /* of each row of the step */
-    uint32_t *row_positions;       /* advanced on the device */
+    const uint32_t *row_items;       /* of each row of the step */
+    uint32_t *row_positions;         /* advanced on the device */
     struct cattn_cuda_write *writes; /* their tokens likewise */
     uint32_t n_pieces, n_rows, n_writes;
     uint32_t n_folds; /* 0: all rows are direct, and no fold is needed */
@@ -108,7 +107,8 @@ int cattn_cuda_advance(const struct cattn_cuda_plan *plan, uint32_t delta, void 
 /* Whether the tensor-core kernel takes these data types and sizes. */
 int cattn_cuda_is_fast(uint32_t io_dtype, uint32_t kv_dtype, uint32_t head_dim, uint32_t v_head_dim);
 
-/* Once for each device, before the first launch on it: shared memory beyond the default for the kernels that want it. */
+/* Once for each device, before the first launch on it: shared memory beyond the default for the kernels that want it.
+ */
 int cattn_cuda_prepare(void);
 
 /* Blocks of the fast kernel that one multiprocessor runs at once, for these sizes: what the plan aims to keep busy. */

@@ -529,11 +529,11 @@ static void list_pieces(struct cattn_cuda_schedule *schedule, uint32_t n_runs)
         const uint32_t n_tiles = (uint32_t)count_tiles(schedule, &runs[ranks[i].run]);
         for (uint32_t split = 0; split < runs[ranks[i].run].n_splits; split++)
             for (uint32_t tile = n_tiles; tile-- > 0;)
-                *end++ = (struct cattn_cuda_piece){ranks[i].run, split, tile};
+                *end++ = (struct cattn_cuda_piece){ranks[i].run, split, tile, runs[ranks[i].run].tile_rows};
     }
     schedule->used.n[CATTN_CUDA_PIECES] = fill_up((uint64_t)(end - piece));
     while (end < piece + schedule->used.n[CATTN_CUDA_PIECES])
-        *end++ = (struct cattn_cuda_piece){CATTN_CUDA_NO_RUN, 0, 0};
+        *end++ = (struct cattn_cuda_piece){0, 0, 0, 0};
 }
 
 /* The whole structure; all: each item alone, unsplit.  False: there is no room for it. */

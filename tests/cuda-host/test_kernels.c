@@ -380,9 +380,10 @@ static void add_pieces(struct batch *b, struct plan *p)
         run->states = b->n_states;
         if (!run->direct)
             b->n_states += (size_t)run->n_splits * b->c.kv_heads * packed;
-        p->pieces = realloc(p->pieces, (p->n_pieces + run->n_splits * n_tiles) * sizeof *p->pieces);
+        p->pieces = realloc(p->pieces, (p->n_pieces + run->n_splits * n_tiles + 1) * sizeof *p->pieces);
         for (uint32_t i = 0; i < run->n_splits * n_tiles; i++)
-            p->pieces[p->n_pieces++] = (struct cattn_cuda_piece){r, i / n_tiles, i % n_tiles};
+            p->pieces[p->n_pieces++] = (struct cattn_cuda_piece){r, i / n_tiles, i % n_tiles, run->tile_rows};
+        p->pieces[p->n_pieces++] = (struct cattn_cuda_piece){0, 0, 0, 0};
     }
     for (uint32_t i = p->n_pieces; i > 1; i--) { /* in any order */
         const uint32_t j = (uint32_t)rng_below(&b->rng, i);

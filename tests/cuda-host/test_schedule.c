@@ -230,14 +230,14 @@ static void check_pieces(const struct bench *b, const struct device_plan *d)
     uint64_t idle = 0;
     for (uint64_t i = 0; i < d->n[CATTN_CUDA_PIECES]; i++) {
         const struct cattn_cuda_piece *piece = &d->pieces[i];
-        idle += piece->run == CATTN_CUDA_NO_RUN;
-        if (piece->run == CATTN_CUDA_NO_RUN)
+        idle += piece->tile_rows == 0;
+        if (piece->tile_rows == 0)
             continue;
         ck_assert_uint_eq(idle, 0); /* they are the last */
         const struct cattn_cuda_run *run = &d->runs[piece->run];
         const uint64_t n_tiles = ((uint64_t)run->n_rows * group + run->tile_rows - 1) / run->tile_rows;
         const uint64_t tokens = run->split_tokens < run->n_tokens ? run->split_tokens : run->n_tokens;
-        ck_assert(piece->split < run->n_splits && piece->tile < n_tiles);
+        ck_assert(piece->split < run->n_splits && piece->tile < n_tiles && piece->tile_rows == run->tile_rows);
         ck_assert_uint_le(tokens, longest);
         longest = tokens;
         unsigned char *mark = &seen[first[piece->run] + piece->split * n_tiles + piece->tile];

@@ -257,9 +257,9 @@ int cattn_cuda_schedule_reserve(struct cattn_cuda_schedule *schedule, const stru
     grow(&room, &usual, true);
     grow(&room, &schedule->wish, true);
     int status = replace_buffers(schedule, &room);
-    if (status != CATTN_ENOMEM)
+    schedule->is_modest = status == CATTN_ENOMEM;
+    if (!schedule->is_modest)
         return status;
-    schedule->is_modest = true;
     schedule->wish = (struct cattn_cuda_size){.n_states = 0};
     if (fits(&least, &buffers->room))
         return CATTN_OK;

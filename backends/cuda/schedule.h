@@ -59,7 +59,7 @@ struct cattn_cuda_schedule {
     unsigned turn;               /* which of the two is written next */
     struct cattn_cuda_size used; /* of the plan */
     struct cattn_cuda_size wish; /* what a plan would have used, had there been room for it */
-    bool is_modest;              /* a wish could not be met: there are no more */
+    bool is_modest;              /* a wish could not be met: there are no more until room is made */
     uint64_t structure;          /* of the work list that the plan is of; 0: of none */
     struct cattn_cuda_plan plan; /* as launches have it */
     uint64_t number;             /* another one whenever that changes */

@@ -1060,17 +1060,28 @@ int cattn_cuda_is_fast(uint32_t io_dtype, uint32_t kv_dtype, uint32_t head_dim, 
     return io_dtype == kv_dtype && head_dim == v_head_dim && choose(kv_dtype, head_dim, true).kernel != NULL;
 }
 
+static int prepare_attend(const struct choice &chosen)
+{
+    const int error = ptx_load(chosen.kernel);
+    return error != 0 ? error : ptx_allow_shared(chosen.kernel, chosen.shared_bytes);
+}
+
 int cattn_cuda_prepare(void)
 {
-    static const uint32_t dtypes[] = {CATTN_F16, CATTN_BF16}, head_dims[] = {64, 96, 128, 256};
-    for (uint32_t dtype : dtypes)
-        for (uint32_t head_dim : head_dims) {
-            const struct choice chosen = choose(dtype, head_dim, true);
-            const int error = ptx_allow_shared(chosen.kernel, chosen.shared_bytes);
-            if (error != 0)
-                return error;
-        }
-    return 0;
+    static const uint32_t dtypes[] = {CATTN_F16, CATTN_BF16, CATTN_F32}, head_dims[] = {64, 96, 128, 256};
+    int error = ptx_load(store_tokens);
+    if (error == 0)
+        error = ptx_load(fold_states);
+    if (error == 0)
+        error = ptx_load(advance_plan);
+    for (uint32_t dtype : dtypes) {
+        if (error == 0)
+            error = prepare_attend(choose(dtype, 0, false));
+        for (uint32_t head_dim : head_dims)
+            if (error == 0 && dtype != CATTN_F32)
+                error = prepare_attend(choose(dtype, head_dim, true));
+    }
+    return error;
 }
 
 int cattn_cuda_occupancy(uint32_t kv_dtype, uint32_t head_dim, int *n_blocks)

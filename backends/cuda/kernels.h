@@ -107,8 +107,8 @@ int cattn_cuda_advance(const struct cattn_cuda_plan *plan, uint32_t delta, void 
 /* Whether the tensor-core kernel takes these data types and sizes. */
 int cattn_cuda_is_fast(uint32_t io_dtype, uint32_t kv_dtype, uint32_t head_dim, uint32_t v_head_dim);
 
-/* Once for each device, before the first launch on it: shared memory beyond the default for the kernels that want it.
- */
+/* Once for each device, before the first launch on it: loads the kernels, and gets shared memory beyond the default for
+ * those that want it. */
 int cattn_cuda_prepare(void);
 
 /* Blocks of the fast kernel that one multiprocessor runs at once, for these sizes: what the plan aims to keep busy. */

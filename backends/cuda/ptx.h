@@ -235,6 +235,14 @@ template <class Params> static int ptx_allow_shared(void (*kernel)(Params), size
                                      (int)shared_bytes);
 }
 
+/* Loads the kernel now, which the run-time would do at its first launch: with waiting and memory, where neither may be.
+ */
+template <class Params> static int ptx_load(void (*kernel)(Params))
+{
+    struct cudaFuncAttributes attributes;
+    return (int)cudaFuncGetAttributes(&attributes, (const void *)kernel);
+}
+
 /* Blocks that one multiprocessor of the current device runs at once. */
 template <class Params>
 static int ptx_occupancy(void (*kernel)(Params), uint32_t threads, size_t shared_bytes, int *n_blocks)

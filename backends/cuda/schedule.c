@@ -43,8 +43,11 @@ static uint64_t larger(uint64_t a, uint64_t b)
 /* ---- buffers ------------------------------------------------------------------------------------------------------
  */
 
+/* What is on the stream may read them still: it is waited for. */
 static void free_buffers(struct cattn_cuda_queue *queue, struct cattn_cuda_buffers *buffers)
 {
+    if (buffers->device)
+        cattn_cuda_is_ok(queue, cudaStreamSynchronize(queue->stream));
     void *device[] = {buffers->device, buffers->ml, buffers->o};
     for (int i = 0; i < 3; i++)
         cattn_cuda_is_ok(queue, cudaFree(device[i]));
@@ -237,7 +240,7 @@ static int replace_buffers(struct cattn_cuda_schedule *schedule, const struct ca
         free_buffers(schedule->queue, &made);
         return status;
     }
-    free_buffers(schedule->queue, &schedule->buffers); /* CUDA waits for what still reads them */
+    free_buffers(schedule->queue, &schedule->buffers);
     schedule->buffers = made;
     schedule->structure = 0;
     schedule->number++;

@@ -304,6 +304,12 @@ template <typename P> static inline int ptx_allow_shared(void (*kernel)(P), size
     return cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
 }
 
+template <typename P> static inline int ptx_load(void (*kernel)(P))
+{
+    struct cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, (const void *)kernel);
+}
+
 template <typename P>
 static inline int ptx_occupancy(void (*kernel)(P), uint32_t threads, size_t shared_bytes, int *n_blocks)
 {

@@ -76,6 +76,7 @@ struct device {
 struct limit {
     const void *kernel;
     size_t shared_bytes[MAX_DEVICES];
+    int loaded[MAX_DEVICES];
 };
 
 struct counter {
@@ -1205,6 +1206,16 @@ static struct limit *limit_of(const void *kernel)
     return l;
 }
 
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel)
+{
+    ENTER();
+    ENSURE(fake.major >= 8, cudaErrorNoKernelImageForDevice);
+    not_in_attend("cudaFuncGetAttributes");
+    *attributes = (struct cudaFuncAttributes){.maxThreadsPerBlock = 1024};
+    limit_of(kernel)->loaded[current] = 1;
+    return leave(cudaSuccess);
+}
+
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
 {
     ENTER();
@@ -1253,6 +1264,10 @@ int fake_cuda_launch(const struct exec_launch *launch, size_t param_bytes, void 
         error = cudaErrorInvalidResourceHandle;
     if (!error)
         error = check_launch(launch, param_bytes);
+    struct limit *limit = limit_of((const void *)launch->kernel);
+    if (!limit->loaded[current])
+        not_in_attend("the first launch of a kernel, which loads it");
+    limit->loaded[current] = 1;
     /* put() makes the copy that the parameters live in. */
     struct op op = {.kind = OP_LAUNCH, .launch = *launch, .param_bytes = param_bytes};
     op.owned = (void *)(uintptr_t)launch->params;

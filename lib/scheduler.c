@@ -331,7 +331,9 @@ int cattn_sched_next(cattn_sched *sched, cattn_step *step, struct cattn_batch *b
         return CATTN_EINVAL;
     if (sched->out || sched->cache->open_step)
         return CATTN_ESTATE;
-    int status = admit_all(sched);
+    int status = cattn_store_status(sched->cache->backend, sched->cache->store);
+    if (!status)
+        status = admit_all(sched);
     if (!status && !sched->n_running && sched->stats.n_waiting)
         status = CATTN_EFULL; /* the first does not fit into what others have left */
     if (!status && sched->n_running)

@@ -58,9 +58,14 @@ START_TEST(a_failed_device_is_reported_until_the_cache_goes)
     struct small small = make(), other = small_make(8, 4, 1, 0);
     cattn_seq seq = small_prefill(&small, small_tokens(0, 6), 6), more;
     struct cattn_stats stats = {.size = sizeof(stats)};
+    struct cattn_batch batch;
+    cattn_sched *sched;
     size_t length;
     uint64_t plan;
+    ck_assert_int_eq(cattn_sched_create(small.cache, NULL, &sched), CATTN_OK);
+    ck_assert_int_eq(cattn_sched_next(sched, small.step, &batch), CATTN_OK);
     health = CATTN_EDEVICE;
+    ck_assert_int_eq(cattn_sched_next(sched, small.step, &batch), CATTN_EDEVICE);
     struct cattn_item item = small_item(seq, small_tokens(6, 1), 1);
     ck_assert_int_eq(cattn_step_begin(small.step, &item, 1), CATTN_EDEVICE);
     ck_assert_int_eq(cattn_seq_open(small.cache, "ns", 2, small_tokens(0, 6), 6, &more, NULL), CATTN_EDEVICE);
@@ -77,6 +82,7 @@ START_TEST(a_failed_device_is_reported_until_the_cache_goes)
     /* and so does another cache */
     ck_assert_int_eq(cattn_sync(other.cache), CATTN_OK);
     small_prefill(&other, small_tokens(0, 6), 6);
+    cattn_sched_destroy(sched);
     small_free(&small);
     small_free(&other);
 }

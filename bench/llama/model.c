@@ -428,24 +428,41 @@ static int reserve(struct forward *f, size_t n_rows)
     return 0;
 }
 
-static void norm(float *out, const float *x, const float *weights, size_t n_rows, size_t dim, double epsilon)
-{
-    for (size_t row = 0; row < n_rows; row++, x += dim, out += dim) {
-        /* four sums, so that none waits for another */
-        double lanes[4] = {0};
-        size_t i = 0;
+/* What is done between the products is done row by row, by as many threads where there are some rows, or those of the
+ * products would wait for one; and within a row as vectors. */
+#ifdef _OPENMP
+#  define ROWS    _Pragma("omp parallel for schedule(static) num_threads(f->linear->n_threads) if (n_rows > 4)")
+#  define VECTORS _Pragma("omp simd")
+#else
+#  define ROWS
+#  define VECTORS
+#endif
 
-        for (; i + 4 <= dim; i += 4) {
-            for (size_t k = 0; k < 4; k++)
-                lanes[k] += (double)x[i + k] * x[i + k];
-        }
-        for (; i < dim; i++)
-            lanes[0] += (double)x[i] * x[i];
-        const double sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
-        const float scale = (float)(1 / sqrt(sum / (double)dim + epsilon));
-        for (i = 0; i < dim; i++)
-            out[i] = weights[i] * (x[i] * scale);
+static void norm_row(float *out, const float *x, const float *weights, size_t dim, double epsilon)
+{
+    /* four sums, so that none waits for another */
+    double lanes[4] = {0};
+    size_t i = 0;
+
+    for (; i + 4 <= dim; i += 4) {
+        for (size_t k = 0; k < 4; k++)
+            lanes[k] += (double)x[i + k] * x[i + k];
     }
+    for (; i < dim; i++)
+        lanes[0] += (double)x[i] * x[i];
+    const double sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+    const float scale = (float)(1 / sqrt(sum / (double)dim + epsilon));
+    VECTORS
+    for (i = 0; i < dim; i++)
+        out[i] = weights[i] * (x[i] * scale);
+}
+
+static void norm(const struct forward *f, const float *weights, size_t n_rows)
+{
+    const struct model_shape *s = &f->model->shape;
+
+    ROWS for (int64_t row = 0; row < (int64_t)n_rows; row++)
+        norm_row(f->normed + (size_t)row * s->dim, f->x + (size_t)row * s->dim, weights, s->dim, s->epsilon);
 }
 
 void model_angles(const struct model *model, size_t n_rows, const uint64_t *positions, float *cosines, float *sines)
@@ -462,39 +479,96 @@ void model_angles(const struct model *model, size_t n_rows, const uint64_t *posi
     }
 }
 
-/* Turns the pairs (2i, 2i + 1) of each head. */
+/* Turns the pairs (2i, 2i + 1). */
+static void rotate_head(float *x, const float *c, const float *s, size_t n_pairs)
+{
+    VECTORS
+    for (size_t i = 0; i < n_pairs; i++) {
+        const float a = x[2 * i], b = x[2 * i + 1];
+
+        x[2 * i] = a * c[i] - b * s[i];
+        x[2 * i + 1] = a * s[i] + b * c[i];
+    }
+}
+
 static void rotate(const struct forward *f, float *x, size_t n_rows, size_t n_heads)
 {
     const size_t n_pairs = f->model->shape.rotary_dims / 2, head_dim = f->model->shape.head_dim;
 
-    for (size_t row = 0; row < n_rows; row++) {
-        const float *c = f->cosines + row * n_pairs, *s = f->sines + row * n_pairs;
-
-        for (size_t head = 0; head < n_heads; head++, x += head_dim) {
-            for (size_t i = 0; i < n_pairs; i++) {
-                const float a = x[2 * i], b = x[2 * i + 1];
-
-                x[2 * i] = a * c[i] - b * s[i];
-                x[2 * i + 1] = a * s[i] + b * c[i];
-            }
-        }
+    ROWS for (int64_t row = 0; row < (int64_t)n_rows; row++)
+    {
+        for (size_t head = 0; head < n_heads; head++)
+            rotate_head(x + ((size_t)row * n_heads + head) * head_dim, f->cosines + (size_t)row * n_pairs,
+                        f->sines + (size_t)row * n_pairs, n_pairs);
     }
 }
 
-static void add(float *x, const float *y, size_t n)
+static void add_row(float *x, const float *y, size_t n)
 {
+    VECTORS
     for (size_t i = 0; i < n; i++)
         x[i] += y[i];
 }
 
-/* gate := silu(gate) * up */
-static void activate(const struct forward *f, size_t n)
+/* x := x + what the last product gave */
+static void add(const struct forward *f, size_t n_rows)
 {
-#ifdef _OPENMP
-#  pragma omp parallel for schedule(static) num_threads(f->linear->n_threads) if (n > 16384)
-#endif
-    for (int64_t i = 0; i < (int64_t)n; i++)
-        f->gate[i] = f->gate[i] / (1.0f + expf(-f->gate[i])) * f->up[i];
+    const size_t dim = f->model->shape.dim;
+
+    ROWS for (int64_t row = 0; row < (int64_t)n_rows; row++)
+        add_row(f->x + (size_t)row * dim, f->normed + (size_t)row * dim, dim);
+}
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* e^x to 2 units in the last place, without branches or calls, so that loops over it become vectors: e^x = 2^n * e^r
+ * with n = round(x / ln 2), |r| <= ln 2 / 2, and e^r by its series.  Beyond +-87 it is that of +-87, and so it is for
+ * NaN: what is to be NaN must be so for another reason. */
+static inline float exponential(float x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded to a whole number */
+    const int32_t size = (int32_t)(bits_of(x) & 0x7fffffff), most = 0x42ae0000; /* 87; these compare as integers */
+    const float y = float_of((uint32_t)(size < most ? size : most) | (bits_of(x) & 0x80000000));
+    const float t = y * 1.44269504f + shift, n = t - shift;
+    const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.0f / 5040;
+
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    return ((p * r * r + r) + 1.0f) * float_of((bits_of(t) - bits_of(shift) + 127) << 23);
+}
+
+/* gate := silu(gate) * up */
+static void activate_row(float *gate, const float *up, size_t n)
+{
+    VECTORS
+    for (size_t i = 0; i < n; i++)
+        gate[i] = gate[i] / (1.0f + exponential(-gate[i])) * up[i];
+}
+
+static void activate(const struct forward *f, size_t n_rows)
+{
+    const size_t width = f->model->shape.hidden;
+
+    ROWS for (int64_t row = 0; row < (int64_t)n_rows; row++)
+        activate_row(f->gate + (size_t)row * width, f->up + (size_t)row * width, width);
 }
 
 static void multiply(struct forward *f, size_t rows, size_t n_in, size_t n_out, const float *x, const float *weights,
@@ -514,7 +588,7 @@ static int attend(struct forward *f, cattn_step *step, uint32_t i, size_t n_rows
     const size_t v = (size_t)s->n_kv_heads * s->v_head_dim, o = (size_t)s->n_heads * s->v_head_dim;
     const struct cattn_io io = {.size = sizeof io, .q = f->q, .k = f->k, .v = f->v, .out = f->attention};
 
-    norm(f->normed, f->x, layer->attention_norm, n_rows, s->dim, s->epsilon);
+    norm(f, layer->attention_norm, n_rows);
     multiply(f, n_rows, s->dim, q, f->normed, layer->wq, f->q);
     multiply(f, n_rows, s->dim, k, f->normed, layer->wk, f->k);
     multiply(f, n_rows, s->dim, v, f->normed, layer->wv, f->v);
@@ -526,7 +600,7 @@ static int attend(struct forward *f, cattn_step *step, uint32_t i, size_t n_rows
     if (status)
         return fault_set(fault, "attention: %s", cattn_strerror(status));
     multiply(f, n_rows, o, s->dim, f->attention, layer->wo, f->normed);
-    add(f->x, f->normed, n_rows * s->dim);
+    add(f, n_rows);
     return 0;
 }
 
@@ -534,12 +608,12 @@ static void feed_forward(struct forward *f, const struct model_layer *layer, siz
 {
     const struct model_shape *s = &f->model->shape;
 
-    norm(f->normed, f->x, layer->ffn_norm, n_rows, s->dim, s->epsilon);
+    norm(f, layer->ffn_norm, n_rows);
     multiply(f, n_rows, s->dim, s->hidden, f->normed, layer->gate, f->gate);
     multiply(f, n_rows, s->dim, s->hidden, f->normed, layer->up, f->up);
-    activate(f, n_rows * s->hidden);
+    activate(f, n_rows);
     multiply(f, n_rows, s->hidden, s->dim, f->gate, layer->down, f->normed);
-    add(f->x, f->normed, n_rows * s->dim);
+    add(f, n_rows);
 }
 
 /* The rows wanted are moved together first: most rows of a prefill need no logits. */
@@ -548,7 +622,7 @@ static void find_logits(struct forward *f, size_t n_logits, const size_t *logit_
     const struct model_shape *s = &f->model->shape;
 
     for (size_t i = 0; i < n_logits; i++)
-        norm(f->normed + i * s->dim, f->x + logit_rows[i] * s->dim, f->model->output_norm, 1, s->dim, s->epsilon);
+        norm_row(f->normed + i * s->dim, f->x + logit_rows[i] * s->dim, f->model->output_norm, s->dim, s->epsilon);
     multiply(f, n_logits, s->dim, s->vocabulary, f->normed, f->model->output, logits);
 }
 

@@ -245,6 +245,14 @@ static float from_bits(uint32_t bits)
     return number;
 }
 
+static uint32_t to_bits(float number)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
 static float from_f16(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
@@ -519,30 +527,14 @@ static void add(const struct forward *f, size_t n_rows)
         add_row(f->x + (size_t)row * dim, f->normed + (size_t)row * dim, dim);
 }
 
-static inline uint32_t bits_of(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* e^x to 2 units in the last place, without branches or calls, so that loops over it become vectors: e^x = 2^n * e^r
  * with n = round(x / ln 2), |r| <= ln 2 / 2, and e^r by its series.  Beyond +-87 it is that of +-87, and so it is for
  * NaN: what is to be NaN must be so for another reason. */
 static inline float exponential(float x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded to a whole number */
-    const int32_t size = (int32_t)(bits_of(x) & 0x7fffffff), most = 0x42ae0000; /* 87; these compare as integers */
-    const float y = float_of((uint32_t)(size < most ? size : most) | (bits_of(x) & 0x80000000));
+    const int32_t size = (int32_t)(to_bits(x) & 0x7fffffff), most = 0x42ae0000; /* 87; these compare as integers */
+    const float y = from_bits((uint32_t)(size < most ? size : most) | (to_bits(x) & 0x80000000));
     const float t = y * 1.44269504f + shift, n = t - shift;
     const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.0f / 5040;
@@ -552,7 +544,7 @@ static inline float exponential(float x)
     p = p * r + 1.0f / 24;
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
-    return ((p * r * r + r) + 1.0f) * float_of((bits_of(t) - bits_of(shift) + 127) << 23);
+    return ((p * r * r + r) + 1.0f) * from_bits((to_bits(t) - to_bits(shift) + 127) << 23);
 }
 
 /* gate := silu(gate) * up */

@@ -30,7 +30,7 @@ START_TEST(prefixes_go_through_files)
 {
     const char *from = backends[_i / 3][0], *to = backends[_i / 3][1];
     struct cattn_config config = config_on(from, dtypes[_i % 3]);
-    char path[] = "/tmp/test_exchange_XXXXXX";
+    char path[] = "cattn-exchange-XXXXXX";
     int file = mkstemp(path), status;
     int32_t tokens[150];
     struct engine writer, reader;

@@ -293,19 +293,24 @@ START_TEST(every_row_sees_its_path_once)
 }
 END_TEST
 
+/* Item after item leaves the longest path, so that this has as many runs. */
+static void draw_comb(struct bench *b)
+{
+    b->n_items = MOST_CHUNKS;
+    for (uint32_t i = 0; i < b->n_items; i++) {
+        for (uint32_t k = 0; k <= i; k++)
+            b->slots[i][k] = k;
+        b->slots[i][i] = 1000 + i;
+        b->paths[i] = (struct cattn_work_path){b->slots[i], i + 1, 1, i * CHUNK + 3};
+    }
+}
+
 START_TEST(a_plan_for_which_there_is_no_room_is_made_without_sharing)
 {
     static struct bench b;
     uint32_t zeros[MOST_ITEMS] = {0};
     bench_open(&b, 2, 4, 4, 5);
-    /* a comb: item after item leaves the longest path, so that this has as many runs */
-    b.n_items = MOST_CHUNKS;
-    for (uint32_t i = 0; i < b.n_items; i++) {
-        for (uint32_t k = 0; k <= i; k++)
-            b.slots[i][k] = k;
-        b.slots[i][i] = 1000 + i;
-        b.paths[i] = (struct cattn_work_path){b.slots[i], i + 1, 1, i * CHUNK + 3};
-    }
+    draw_comb(&b);
     plan(&b);
     check(&b);
     struct device_plan d = fetch_plan(&b);
@@ -328,13 +333,7 @@ START_TEST(a_plan_is_modest_where_memory_is_short)
     static struct bench b;
     uint32_t zeros[MOST_ITEMS] = {0};
     bench_open(&b, 2, 4, 4, 6);
-    b.n_items = MOST_CHUNKS;
-    for (uint32_t i = 0; i < b.n_items; i++) {
-        for (uint32_t k = 0; k <= i; k++)
-            b.slots[i][k] = k;
-        b.slots[i][i] = 1000 + i;
-        b.paths[i] = (struct cattn_work_path){b.slots[i], i + 1, 1, i * CHUNK + 3};
-    }
+    draw_comb(&b);
     plan(&b);
     fake_cuda_memory(fake_cuda_used(0) + 100);
     advance(&b, zeros); /* the wish is not met, and the step goes on */

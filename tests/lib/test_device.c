@@ -112,7 +112,7 @@ END_TEST
 
 START_TEST(files_are_not_written_or_read_with_a_failed_device)
 {
-    char path[] = "/tmp/test_device_XXXXXX";
+    char path[] = "cattn-device-XXXXXX";
     int file = mkstemp(path);
     ck_assert_int_ge(file, 0);
     close(file);

@@ -120,10 +120,11 @@ void cattn_schedule_close(struct cattn_schedule *schedule)
 
 /* ---- cutting --------------------------------------------------------------------------------------- */
 
-/* How the attention of one head is cut: n_pieces blocks of rows, each into n_groups groups of spans. */
+/* How the attention of one head is cut: n_pieces blocks of rows, each into n_groups groups of spans.  A group has every
+ * n_groups-th span: what a window hides, or a short sequence lacks, is then taken from all of them. */
 struct cut {
     uint32_t rows, piece_rows, n_pieces;
-    uint32_t n_spans, group_spans, n_groups;
+    uint32_t n_spans, n_groups;
 };
 
 static uint32_t divide_up(uint64_t a, uint64_t b)
@@ -136,14 +137,11 @@ static uint32_t smaller(uint64_t a, uint64_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
-static int is_even(uint64_t n_tasks, uint32_t n_threads)
-{
-    return n_tasks % n_threads == 0 || n_tasks >= 4 * (uint64_t)n_threads;
-}
+/* What is divided besides heads and blocks of rows.  Heads divide best: nothing is read twice and nothing is merged.
+ * Where spans are divided states are merged, and where rows are a shared chunk is read again. */
+enum { BY_SPANS = 1, BY_ROWS = 2, N_WAYS = 4 };
 
-/* Heads divide best: nothing is read twice and nothing is merged.  Where they do not keep all threads busy spans
- * are divided (states are merged), and where there are too few of those, rows (a shared chunk is read again). */
-static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_rows, uint64_t max_tokens)
+static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_rows, uint64_t max_tokens, int way)
 {
     const uint32_t threads = schedule->n_threads;
     struct cut cut = {0};
@@ -153,17 +151,13 @@ static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_row
     cut.n_pieces = divide_up(cut.rows, schedule->block_rows);
     cut.n_spans = divide_up(max_tokens, CATTN_SPAN);
     cut.n_groups = 1;
-    uint64_t tasks = (uint64_t)schedule->n_heads * cut.n_pieces;
-    if (!is_even(tasks, threads)) {
-        cut.n_groups = smaller(cut.n_spans, divide_up(4 * (uint64_t)threads, tasks));
-        tasks *= cut.n_groups;
-    }
-    if (!is_even(tasks, threads))
+    if (way & BY_SPANS)
+        cut.n_groups =
+            smaller(cut.n_spans, divide_up(4 * (uint64_t)threads, (uint64_t)schedule->n_heads * cut.n_pieces));
+    if (way & BY_ROWS)
         cut.n_pieces = smaller(cut.rows, (uint64_t)cut.n_pieces * threads);
     cut.piece_rows = divide_up(cut.rows, cut.n_pieces);
     cut.n_pieces = divide_up(cut.rows, cut.piece_rows);
-    cut.group_spans = divide_up(cut.n_spans, cut.n_groups);
-    cut.n_groups = divide_up(cut.n_spans, cut.group_spans);
     return cut;
 }
 
@@ -217,8 +211,8 @@ static size_t state_floats(const struct cattn_schedule *schedule)
 }
 
 /* Enough for any list within the bounds.  Fewer rows may be cut into more tasks, so what cut_rows() makes of the bounds
- * themselves does not say: p pieces become at most p * threads, each in at most 4 * threads / (heads * p) groups, and
- * spans are divided only where heads * p < 4 * threads. */
+ * themselves does not say: p blocks of rows become at most p * threads, each in at most 4 * threads / (heads * p)
+ * groups, and spans are divided only where heads * p < 4 * threads. */
 int cattn_schedule_reserve(struct cattn_schedule *schedule, const struct cattn_work_bounds *bounds)
 {
     if (bounds->n_rows > UINT32_MAX / schedule->group)
@@ -252,32 +246,38 @@ static void overlap(const struct cattn_schedule *schedule, const struct cattn_ta
     *end = stop < task->first ? 0 : smaller(stop - task->first, task->n);
 }
 
-/* The chunks [*first, *end) of a run that lie in a task's spans, absolute. */
-static void clip_chunks(const struct cattn_work *work, const struct cattn_task *task, const struct cattn_work_run *run,
-                        uint32_t *first, uint32_t *end)
+/* The chunk, or, if its span is another task's, the first of the next span that is this one's. */
+static uint64_t own_chunk(const struct cattn_task *task, uint32_t per_span, uint64_t chunk)
 {
-    const uint64_t begin = (uint64_t)task->first_span * span_chunks(work);
-    const uint64_t stop = (uint64_t)task->end_span * span_chunks(work);
-    *first = begin > run->first_chunk ? smaller(begin, UINT32_MAX) : run->first_chunk;
-    *end = smaller(stop, (uint64_t)run->first_chunk + run->n_chunks);
+    const uint64_t span = chunk / per_span, past = (span + task->span_step - task->first_span) % task->span_step;
+    return past ? (span - past + task->span_step) * per_span : chunk;
+}
+
+/* How many of the chunks before `end` are the task's. */
+static uint64_t count_own(const struct cattn_task *task, uint32_t per_span, uint64_t end)
+{
+    const uint64_t spans = end / per_span, whole = (spans + task->span_step - 1 - task->first_span) / task->span_step;
+    return whole * per_span + (spans % task->span_step == task->first_span ? end % per_span : 0);
 }
 
 static uint64_t cost_of(const struct cattn_schedule *schedule, const struct cattn_work *work,
                         const struct cattn_task *task)
 {
     const uint32_t read = 8; /* what a chunk costs without rows, in rows: it must come from memory */
-    uint64_t cost = 1;
+    const uint32_t per_span = span_chunks(work);
+    uint64_t cost = 1 + task->n / 2; /* queries and states of the rows */
     for (size_t r = 0; r < work->n_runs; r++) {
         const struct cattn_work_run *run = &work->runs[r];
-        uint32_t begin, stop, n = 0;
-        clip_chunks(work, task, run, &begin, &stop);
-        for (uint32_t i = 0; begin < stop && i < run->n_items; i++) {
+        const uint64_t n_chunks = count_own(task, per_span, (uint64_t)run->first_chunk + run->n_chunks) -
+                                  count_own(task, per_span, run->first_chunk);
+        uint32_t n = 0;
+        for (uint32_t i = 0; n_chunks && i < run->n_items; i++) {
             uint32_t first, end;
             overlap(schedule, task, &work->items[work->run_items[run->items + i]], &first, &end);
             n += first < end ? end - first : 0;
         }
         if (n)
-            cost += (uint64_t)(n + read) * (stop - begin);
+            cost += (n + read) * n_chunks;
     }
     return cost;
 }
@@ -292,24 +292,58 @@ static uint64_t longest(const struct cattn_work *work)
     return tokens;
 }
 
-void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work)
+static void list_tasks(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cut *cut)
 {
-    const struct cut cut = cut_rows(schedule, work->n_rows, longest(work));
-    schedule->n_pieces = cut.n_pieces;
-    schedule->n_spans = cut.n_groups > 1 ? cut.n_spans : 0;
-    schedule->n_tasks = cut.n_pieces * cut.n_groups;
+    schedule->n_pieces = cut->n_pieces;
+    schedule->n_spans = cut->n_groups > 1 ? cut->n_spans : 0;
+    schedule->n_tasks = cut->n_pieces * cut->n_groups;
     schedule->total_cost = 0;
-    memset(schedule->claims, 0, (size_t)schedule->n_heads * schedule->n_tasks * sizeof(claim)); /* passes start at 1 */
     for (uint32_t i = 0; i < schedule->n_tasks; i++) {
         struct cattn_task *task = &schedule->tasks[i];
-        task->piece = i / cut.n_groups;
-        task->first = task->piece * cut.piece_rows;
-        task->n = smaller(cut.piece_rows, cut.rows - task->first);
-        task->first_span = i % cut.n_groups * cut.group_spans;
-        task->end_span = smaller(cut.n_spans, (uint64_t)task->first_span + cut.group_spans);
+        task->piece = i / cut->n_groups;
+        task->first = task->piece * cut->piece_rows;
+        task->n = smaller(cut->piece_rows, cut->rows - task->first);
+        task->first_span = i % cut->n_groups;
+        task->span_step = cut->n_groups;
         task->cost = cost_of(schedule, work, task);
         schedule->total_cost += task->cost;
     }
+}
+
+/* When the last thread is done at the latest, if each takes a task when it has none; times the number of threads. */
+static uint64_t latest_end(const struct cattn_schedule *schedule)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < schedule->n_tasks; i++)
+        most = schedule->tasks[i].cost > most ? schedule->tasks[i].cost : most;
+    return schedule->n_heads * schedule->total_cost + (schedule->n_threads - 1) * most;
+}
+
+/* Heads are alike, blocks of rows are not: these must be many. */
+static int keeps_busy(const struct cattn_schedule *schedule, const struct cut *cut)
+{
+    return schedule->n_heads % schedule->n_threads == 0 ||
+           (uint64_t)schedule->n_heads * cut->n_pieces >= 4 * (uint64_t)schedule->n_threads;
+}
+
+/* Heads and blocks of rows if they keep all threads busy, else whatever is done first. */
+void cattn_schedule_plan(struct cattn_schedule *schedule, const struct cattn_work *work)
+{
+    const uint64_t n_rows = work->n_rows, max_tokens = longest(work);
+    struct cut best = cut_rows(schedule, n_rows, max_tokens, 0);
+    list_tasks(schedule, work, &best);
+    if (!keeps_busy(schedule, &best)) {
+        uint64_t least = latest_end(schedule);
+        for (int way = 1; way < N_WAYS; way++) {
+            const struct cut cut = cut_rows(schedule, n_rows, max_tokens, way);
+            list_tasks(schedule, work, &cut);
+            const uint64_t end = latest_end(schedule);
+            best = end < least ? cut : best;
+            least = end < least ? end : least;
+        }
+        list_tasks(schedule, work, &best);
+    }
+    memset(schedule->claims, 0, (size_t)schedule->n_heads * schedule->n_tasks * sizeof(claim)); /* passes start at 1 */
 }
 
 /* ---- a task ---------------------------------------------------------------------------------------- */
@@ -472,10 +506,17 @@ static struct gap find_gap(const struct job *job, uint64_t least)
                         .end = least < scoring->window ? 0 : (least + 1 - scoring->window) / c};
 }
 
-/* The chunk, or, if it lies in the gap, the first behind that; at most `end`. */
-static uint32_t past_gap(const struct gap *gap, uint32_t chunk, uint32_t end)
+static uint64_t past_gap(const struct gap *gap, uint64_t chunk)
 {
-    return chunk >= gap->first && chunk < gap->end ? smaller(gap->end, end) : chunk;
+    return chunk >= gap->first && chunk < gap->end ? gap->end : chunk;
+}
+
+/* The first chunk from `chunk` on that is the task's and that some row sees; at most `end`. */
+static uint32_t next_chunk(const struct job *job, const struct gap *gap, uint64_t chunk, uint32_t end)
+{
+    const uint32_t per_span = span_chunks(job->work);
+    chunk = past_gap(gap, own_chunk(job->task, per_span, chunk));
+    return smaller(own_chunk(job->task, per_span, chunk), end);
 }
 
 static void fold_run(const struct job *job, size_t r)
@@ -483,20 +524,19 @@ static void fold_run(const struct job *job, size_t r)
     const struct cattn_work *work = job->work;
     const struct cattn_work_run *run = &work->runs[r];
     const uint32_t per_span = span_chunks(work);
-    uint32_t chunk, end, n_rows;
     uint64_t least, last;
-    clip_chunks(work, job->task, run, &chunk, &end);
-    if (chunk >= end || (n_rows = list_rows(job, run, &least, &last)) == 0)
+    const uint32_t n_rows = list_rows(job, run, &least, &last);
+    if (n_rows == 0)
         return;
-    end = smaller(end, last / work->chunk_tokens + 1);
+    const uint32_t end = smaller((uint64_t)run->first_chunk + run->n_chunks, last / work->chunk_tokens + 1);
     const struct gap gap = find_gap(job, least);
     const unsigned char *ahead[CATTN_AHEAD];
-    for (chunk = past_gap(&gap, chunk, end); chunk < end;) {
+    for (uint32_t chunk = next_chunk(job, &gap, run->first_chunk, end); chunk < end;) {
         const uint32_t span = chunk / per_span;
         uint32_t stop = smaller(end, ((uint64_t)span + 1) * per_span);
         if (chunk < gap.first && gap.first < gap.end)
             stop = smaller(stop, gap.first);
-        const uint32_t then = past_gap(&gap, stop, end);
+        const uint32_t then = next_chunk(job, &gap, stop, end);
         open_span(job, n_rows, span);
         list_ahead(job, r, then, ahead);
         job->schedule->kernel->fold(&job->rows, work->slots + run->slots + (chunk - run->first_chunk), stop - chunk,
@@ -550,7 +590,7 @@ static void finish_rows(const struct job *job)
     for (uint32_t row = 0; row < task->n; row++) {
         const uint32_t span = job->scratch->span[row];
 #if CATTN_NO_SPAN_CUT
-        for (uint32_t s = task->first_span; job->schedule->n_spans && s < task->end_span; s++)
+        for (uint32_t s = task->first_span; s < job->schedule->n_spans; s += task->span_step)
             cattn_state_clear(part_of(job, row, s), job->rows.layout->v_pad);
 #endif
         if (span != NO_SPAN)

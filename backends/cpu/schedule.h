@@ -5,10 +5,10 @@
 #include "kernels.h"
 #include "store.h"
 
-/* Rows [first, first + n) of a KV head, over the spans [first_span, end_span). */
+/* Rows [first, first + n) of a KV head, over the spans first_span, first_span + span_step and so on. */
 struct cattn_task {
     uint32_t first, n; /* rows are (query row) * group + (query head of the group) */
-    uint32_t first_span, end_span;
+    uint32_t first_span, span_step;
     uint32_t piece; /* which block of rows it belongs to */
     uint64_t cost;  /* tokens times rows, or so */
 };

@@ -93,14 +93,10 @@ static void add_item(struct bench *b, uint32_t *next_slot, uint32_t max_chunks)
     b->longest = length > b->longest ? length : b->longest;
 }
 
-static void build_work(struct bench *b, size_t n_items, uint32_t max_chunks)
+/* The work of the items that there are, and queries for it. */
+static void build_items(struct bench *b)
 {
-    uint32_t next_slot = 0;
     size_t n_chunks = 0, n_rows = 0;
-    b->n_items = 0;
-    b->longest = 0;
-    while (b->n_items < n_items && next_slot + max_chunks <= N_SLOTS)
-        add_item(b, &next_slot, max_chunks);
     for (size_t i = 0; i < b->n_items; i++) {
         n_chunks += b->paths[i].n_chunks;
         n_rows += b->paths[i].n_rows;
@@ -111,6 +107,16 @@ static void build_work(struct bench *b, size_t n_items, uint32_t max_chunks)
     b->q = malloc(n_rows * b->shape.n_heads * HEAD_DIM * sizeof *b->q);
     for (size_t i = 0; i < n_rows * b->shape.n_heads * HEAD_DIM; i++)
         b->q[i] = (float)((double)(rng_next(&b->rng) >> 40) * 0x1p-21 - 4);
+}
+
+static void build_work(struct bench *b, size_t n_items, uint32_t max_chunks)
+{
+    uint32_t next_slot = 0;
+    b->n_items = 0;
+    b->longest = 0;
+    while (b->n_items < n_items && next_slot + max_chunks <= N_SLOTS)
+        add_item(b, &next_slot, max_chunks);
+    build_items(b);
 }
 
 static void draw_variant(struct bench *b, unsigned parts)
@@ -144,7 +150,7 @@ static void check_cover(const struct cattn_schedule *s, const struct bench *b)
         const struct cattn_task *task = &s->tasks[i];
         ck_assert(task->n > 0 && task->first + task->n <= n_rows);
         for (uint32_t row = task->first; row < task->first + task->n; row++)
-            for (uint32_t span = task->first_span; span < task->end_span && span < n_spans; span++)
+            for (uint32_t span = task->first_span; span < n_spans; span += task->span_step)
                 times[row * n_spans + span]++;
     }
     for (size_t i = 0; i < (size_t)n_rows * n_spans; i++)
@@ -306,6 +312,33 @@ START_TEST(one_after_another)
         guard_free(out, 0, GUARD_NONE);
         guard_free(expected, 0, GUARD_NONE);
         cattn_schedule_close(&alone);
+    }
+    cattn_schedule_close(&s);
+    bench_close(&b);
+}
+END_TEST
+
+/* The spans that a window leaves of one long sequence are as many tasks' as there are, or as there are threads. */
+START_TEST(a_window_keeps_threads_busy)
+{
+    enum { N_SPANS = 12, N_THREADS = 4 };
+    struct bench b;
+    struct cattn_schedule s;
+    bench_open(&b, 1, 11);
+    for (uint32_t i = 0; i < N_SPANS * CATTN_SPAN / CHUNK; i++)
+        b.slots[0][i] = i;
+    b.longest = N_SPANS * CATTN_SPAN;
+    b.paths[b.n_items++] = (struct cattn_work_path){b.slots[0], N_SPANS * CATTN_SPAN / CHUNK, 1, b.longest - 1};
+    build_items(&b);
+    schedule_open(&s, &b, cattn_kernel_find("generic", &b.shape), N_THREADS);
+    schedule_plan(&s, &b);
+    check_cover(&s, &b);
+    ck_assert_uint_ge(s.n_tasks, N_THREADS);
+    for (uint32_t i = 0; i < s.n_tasks; i++) {
+        uint32_t n = 0;
+        for (uint32_t span = s.tasks[i].first_span; span < N_SPANS; span += s.tasks[i].span_step)
+            n += span >= N_SPANS - N_THREADS;
+        ck_assert_uint_le(n, 1);
     }
     cattn_schedule_close(&s);
     bench_close(&b);
@@ -475,6 +508,7 @@ int main(void)
     tcase_add_test(tcase, short_items);
     tcase_add_test(tcase, long_items);
     tcase_add_test(tcase, one_after_another);
+    tcase_add_test(tcase, a_window_keeps_threads_busy);
     tcase_add_test(tcase, tasks_run_once);
     return suite_run(tcase);
 }

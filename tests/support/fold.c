@@ -80,7 +80,7 @@ void fold_describe(const struct fold_case *c, char *text, size_t size)
              c->n_chunks, c->chunks_per_fold, c->guard == GUARD_END ? "behind" : "before", c->gain);
 }
 
-static struct cattn_shape shape_of(const struct fold_case *c)
+struct cattn_shape fold_shape(const struct fold_case *c)
 {
     enum { SPARE_SLOTS = 3 };
     return (struct cattn_shape){.n_layers = 1,
@@ -337,7 +337,7 @@ void fold_open(struct fold_data *f, const struct fold_case *c)
     struct rng rng;
     rng_init(&rng, rng_mix(c->number + 1));
     *f = (struct fold_data){.c = *c};
-    f->shape = shape_of(c);
+    f->shape = fold_shape(c);
     open_pool(f);
     f->slots = malloc(f->shape.n_slots * sizeof *f->slots);
     for (uint32_t i = 0; i < f->shape.n_slots; i++)

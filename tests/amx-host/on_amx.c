@@ -1,5 +1,6 @@
 /* Linked into a test program, this makes it one of the kernel "amx" on the twins of its instructions: that is the best
- * kernel of the list, and the program fails if it multiplied no tiles, in whatever process. */
+ * kernel of the list, the one that tests of each kernel are done with, and the program fails if it multiplied no tiles,
+ * in whatever process. */
 #define _DEFAULT_SOURCE 1 /* MAP_ANONYMOUS */
 
 /* The list of kernels: this one, and generic to compare with. */
@@ -37,6 +38,7 @@ __attribute__((constructor)) static void use_amx(void)
         fprintf(stderr, "FAIL: amx is not the best kernel, or there is no shared memory\n");
         exit(EXIT_FAILURE);
     }
+    setenv("CATTN_TEST_KERNEL", "amx", 0);
     twin_n_products = shared;
     program = getpid();
 #ifndef MAY_MULTIPLY_NOTHING

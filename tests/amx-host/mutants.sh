@@ -66,7 +66,7 @@ list() {
     m rows_apart amx 1 ' && g->row\[g->n - 1\] - g->row\[0\] == g->n - 1' ''
     # ---- blocks
     m begin_early amx 1 'some & UINT32_MAX \? 0 : CATTN_GRANULE' '0'
-    m begin_late amx 1 'some & UINT32_MAX \? 0' 'some \& 1 ? 0'
+    m begin_late amx 1 'some & UINT32_MAX \? 0' 'some & 1 ? 0'
     m end_late amx 1 '\? 2 \* CATTN_GRANULE : CATTN_GRANULE' '? 2 * CATTN_GRANULE : 2 * CATTN_GRANULE'
     m end_early amx 1 'some >> CATTN_GRANULE \?' 'some >> (CATTN_GRANULE + 1) ?'
     m same_rows amx 1 'seeing\[end\] == seeing\[begin\];' 'seeing[end];'
@@ -115,7 +115,9 @@ build() {
     shift
     # shellcheck disable=SC2086 # lists of words
     $MUTANT_COMPILE -c -o "$work/mutant.o" "$source" &&
-        $MUTANT_LINK -o "$work/mutant" "$work/mutant.o" "$@" $MUTANT_LIBS
+        $MUTANT_LINK -o "$work/mutant" "$work/mutant.o" "$@" $MUTANT_LIBS && return
+    echo "$name: cannot be built"
+    return 1
 }
 
 # notices ARGUMENTS...: the program fails.

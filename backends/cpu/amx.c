@@ -163,8 +163,9 @@ SIMD_INLINE void weigh_row(const struct weighing w, size_t r)
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     vec sum = vec_load(l);
     for (size_t t = w.begin; t < w.end; t += CATTN_GRANULE) {
-        const vec low = weight_of(_mm512_fmsub_ps(vec_load(s + t), factor, m));
-        const vec high = weight_of(_mm512_fmsub_ps(vec_load(s + t + 16), factor, m));
+        /* Not in one operation: what the product loses by rounding may be more than any weight. */
+        const vec low = weight_of(vec_sub(vec_mul(vec_load(s + t), factor), m));
+        const vec high = weight_of(vec_sub(vec_mul(vec_load(s + t + 16), factor), m));
         const __m512bh p = _mm512_cvtne2ps_pbh(high, low);
         _mm512_store_si512(w.p + t * MOST_ROWS + r * CATTN_GRANULE, (__m512i)p);
         sum = _mm512_dpbf16_ps(sum, p, ones);

@@ -80,7 +80,7 @@ void fold_describe(const struct fold_case *c, char *text, size_t size)
              c->n_chunks, c->chunks_per_fold, c->guard == GUARD_END ? "behind" : "before", c->gain);
 }
 
-static struct cattn_shape shape_of(const struct fold_case *c)
+struct cattn_shape fold_shape(const struct fold_case *c)
 {
     enum { SPARE_SLOTS = 3 };
     return (struct cattn_shape){.n_layers = 1,
@@ -216,6 +216,33 @@ static void fill_pool(struct fold_data *f, struct rng *rng)
     guard_free(v, c->v_head_dim * size, c->guard);
 }
 
+static int is_visible(const struct fold_data *f, uint32_t row, uint64_t token)
+{
+    const uint64_t position = f->position[row];
+    return token <= position && (f->scoring.window == UINT64_MAX || position - token < f->scoring.window ||
+                                 token < f->scoring.n_sink_tokens);
+}
+
+static int is_seen(const struct fold_data *f, uint64_t begin, uint64_t end)
+{
+    for (uint32_t r = 0; r < f->c.n_rows; r++)
+        for (uint64_t token = begin; token < end; token++)
+            if (is_visible(f, r, token))
+                return 1;
+    return 0;
+}
+
+/* A granule that no row sees is NaN, all of it: no kernel may go through it. */
+static void spoil_hidden_granules(struct fold_data *f)
+{
+    const struct fold_case *c = &f->c;
+    for (uint32_t t = 0; t < c->n_tokens; t += CATTN_GRANULE) {
+        const uint32_t n = (uint32_t)least(CATTN_GRANULE, c->n_tokens - t), in_chunk = t % c->chunk_tokens;
+        if (!is_seen(f, first_token(c) + t, first_token(c) + t + n))
+            write_leftovers(f, f->slots[t / c->chunk_tokens], in_chunk, in_chunk + n);
+    }
+}
+
 /* Where K is bf16 the numbers are such that queries kept as bf16 are the same. */
 static void draw_queries(struct fold_data *f, struct rng *rng)
 {
@@ -237,13 +264,6 @@ static void open_pool(struct fold_data *f)
 }
 
 /* ---- the answer ------------------------------------------------------------------------------------- */
-
-static int is_visible(const struct fold_data *f, uint32_t row, uint64_t token)
-{
-    const uint64_t position = f->position[row];
-    return token <= position && (f->scoring.window == UINT64_MAX || position - token < f->scoring.window ||
-                                 token < f->scoring.n_sink_tokens);
-}
 
 /* Sums over a query and a key. */
 struct product {
@@ -337,7 +357,7 @@ void fold_open(struct fold_data *f, const struct fold_case *c)
     struct rng rng;
     rng_init(&rng, rng_mix(c->number + 1));
     *f = (struct fold_data){.c = *c};
-    f->shape = shape_of(c);
+    f->shape = fold_shape(c);
     open_pool(f);
     f->slots = malloc(f->shape.n_slots * sizeof *f->slots);
     for (uint32_t i = 0; i < f->shape.n_slots; i++)
@@ -354,6 +374,7 @@ void fold_open(struct fold_data *f, const struct fold_case *c)
     draw_variant(f, &rng);
     draw_queries(f, &rng);
     fill_pool(f, &rng);
+    spoil_hidden_granules(f);
     guard_lock(f->pool.bytes, f->pool.n_bytes, c->guard, 1);
     answer_rows(f);
 }

@@ -36,6 +36,8 @@ struct fold_case fold_case_at(uint64_t number);
 const char *fold_variant_name(enum fold_variant variant);
 void fold_describe(const struct fold_case *c, char *text, size_t size);
 
+struct cattn_shape fold_shape(const struct fold_case *c);
+
 /* Multiplications for one row and token, times all of those. */
 uint64_t fold_cost(const struct fold_case *c);
 

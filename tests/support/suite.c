@@ -2,6 +2,7 @@
 #include "chunkattention.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const char *suite_name;
 
@@ -31,9 +32,10 @@ static const char *backend(void)
     return forced && *forced ? forced : "cpu";
 }
 
-/* Whether the kernel takes the data types, and then whether it is exact for them. */
+/* Whether the kernel is tested and takes the data types, and then whether it is exact for them. */
 static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *exact)
 {
+    const char *wanted = getenv("CATTN_TEST_KERNEL");
     struct cattn_config config = {.size = sizeof config,
                                   .backend = backend(),
                                   .kernel = kernel,
@@ -47,6 +49,8 @@ static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *
                                   .n_threads = 1};
     struct cattn_info info = {.size = sizeof info};
     cattn_cache *cache;
+    if (wanted && strcmp(kernel, wanted) != 0)
+        return 0;
     if (cattn_cache_create(&config, &cache) != CATTN_OK)
         return 0;
     *exact = cattn_cache_info(cache, &info) == CATTN_OK && info.exact;

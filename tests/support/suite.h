@@ -8,7 +8,8 @@
 TCase *suite_case(const char *name);
 int suite_run(TCase *tcase);
 
-/* A kernel that this machine can run, and a stored data type that it takes. */
+/* A kernel that this machine can run, and a stored data type that it takes.  CATTN_TEST_KERNEL, in the environment,
+ * names the only one that is wanted. */
 struct kernel_choice {
     const char *kernel;
     unsigned kv_dtype;

@@ -97,7 +97,9 @@ build_all() {
     cd "$build"
     "$src/configure" --with-cuda="$CUDA_HOME" --disable-shared --quiet CUDA_ARCHS="$capability"
     make -s clean
-    make -s -j"$(getconf _NPROCESSORS_ONLN)" all bench-programs cuda-programs
+    # One after the other: targets that are made side by side would make what they share twice.
+    make -s -j"$(getconf _NPROCESSORS_ONLN)" all
+    make -s -j"$(getconf _NPROCESSORS_ONLN)" bench-programs cuda-programs
 }
 
 selftest() { "$build/tests/cuda/ptx_selftest"; }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # More threads than CPUs, as a process finds it that starts so: OpenMP counts CPUs once, and here may wait as it likes.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 have taskset || skip "taskset not found"
 [ -x "$build/tests/api/test_threads" ] || skip "no unit tests in this build"

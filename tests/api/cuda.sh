@@ -1,7 +1,7 @@
 #!/bin/sh
 # A library that was built with the CUDA backend works where there is no driver: it is loaded, says that the backend is
 # not usable, and computes on the CPU.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 cat > "$tmp/program.c" <<'TEXT'
 #include <chunkattention.h>

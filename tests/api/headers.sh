@@ -1,6 +1,6 @@
 #!/bin/sh
 # The public header compiles alone, and twice, as C99, C11 and C++11.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 cat > "$tmp/header.c" <<'TEXT'
 #include <chunkattention.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The library is installed below a folder, and programs are built there with pkg-config and with CMake: shared and
 # static, C and C++.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 install_below "$tmp/root"
 [ -f "$includedir/chunkattention.h" ] || fail "no header"

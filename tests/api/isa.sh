@@ -1,6 +1,6 @@
 #!/bin/sh
 # Instructions beyond the baseline stay in the objects of their instruction set.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 have objdump || skip "objdump not found"
 # shellcheck disable=SC2086 # a list of words

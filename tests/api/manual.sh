@@ -1,7 +1,7 @@
 #!/bin/sh
 # The manual pages are complete and clean: doc/chunkattention.3 names every function and status of the header,
 # doc/chunkattention.7 every environment variable that the library reads, and the example compiles.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 page=doc/chunkattention.3
 concepts=doc/chunkattention.7

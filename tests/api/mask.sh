@@ -1,6 +1,6 @@
 #!/bin/sh
 # CATTN_CPU_MASK: each level of the processor can be forced, and what is chosen and what is listed follow it.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 chunkllama=$build/bench/chunkllama
 [ -x "$chunkllama" ] || fail "bench/chunkllama was not built"

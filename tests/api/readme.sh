@@ -1,6 +1,6 @@
 #!/bin/sh
 # The program of README.md has at most 40 lines, compiles against the installed library and prints what the README says.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 # block LANGUAGE: the first one fenced as this.
 block() {

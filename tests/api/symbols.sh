@@ -1,7 +1,7 @@
 #!/bin/sh
 # The shared library exports the functions marked CATTN_API in the header, and nothing else; what is global in the
 # static one carries the prefix.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 have nm || skip "nm not found"
 

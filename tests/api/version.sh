@@ -1,6 +1,6 @@
 #!/bin/sh
 # The version is the same wherever it is written.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 header=$src/include/chunkattention.h
 macro() { awk -v name="CATTN_VERSION_$1" '$1 == "#define" && $2 == name { gsub(/"/, ""); print $3 }' "$header"; }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # bench/attend runs every variant on small shapes, finds them right, and writes the CSV that was promised; it refuses
 # bad options.  Times are not looked at.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 attend=$build/bench/attend
 [ -x "$attend" ] || fail "bench/attend was not built"

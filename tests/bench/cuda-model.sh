@@ -1,7 +1,7 @@
 #!/bin/sh
 # bench/plots/cuda-model makes the tables that doc/results/cuda-model.md has, of numbers that hang together, and says
 # what is wrong with its arguments.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 model=$src/bench/plots/cuda-model
 sh "$model" >"$tmp/all.md" || fail "no tables"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # bench/gpu-report.sh on machines without nvcc, without a GPU, and on one that is made up: what it runs, in which order,
 # and what it writes.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 have bash || skip "no bash"
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench/serving runs its grids, and bench/plots/latency draws them.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 serving=$src/bench/serving latency=$src/bench/plots/latency
 [ -x "$build/bench/chunkllama" ] || fail "bench/chunkllama was not built"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench/plots/speedup draws the ratios that are in a CSV, and says what is wrong with one.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 speedup=$src/bench/plots/speedup
 header=variant,kernel,dtype,batch,heads,kv_heads,head_dim,chunk,shared,private,threads

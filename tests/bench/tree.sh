@@ -1,7 +1,7 @@
 #!/bin/sh
 # bench/tree fills small caches, measures everything that was promised, and writes the CSV; it refuses bad options.
 # bench/plots/cost draws that CSV.  Times are not looked at.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 tree=$build/bench/tree
 cost=$src/bench/plots/cost

@@ -1,7 +1,7 @@
 #!/bin/sh
 # bench/attend on a pretended GPU: its variants are right, for shapes that end anywhere, and its CSV is that of the CPU.
 # Times mean nothing.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 # The last options given win.
 run() {

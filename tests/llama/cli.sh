@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench/chunkllama as a program: what it prints for a random model, and what it says to bad options and bad files.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 chunkllama=$build/bench/chunkllama
 [ -x "$chunkllama" ] || fail "bench/chunkllama was not built"

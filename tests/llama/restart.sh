@@ -2,7 +2,7 @@
 # A server that is started again: with --load-prefix a system prompt of 4096 tokens is not computed again, whatever
 # kernel and chunk size saved it, and what is generated is the same, bit for bit where the kernel is; files of another
 # model and damaged ones are refused.
-. "$CATTN_SRCDIR/tests/api/common.sh"
+. "${CATTN_SRCDIR:?}/tests/api/common.sh"
 
 chunkllama=$build/bench/chunkllama
 [ -x "$chunkllama" ] || fail "bench/chunkllama was not built"

@@ -69,8 +69,8 @@ void cattn_pool_put(struct cattn_pool *pool, uint32_t slot, uint32_t layer, uint
     unsigned char *block = block_of(pool, slot, layer, head);
     const size_t size = cattn_dtype_size(l->dtype), k_bytes = l->k_dim * size, v_bytes = l->v_dim * size;
     for (uint32_t t = begin; t < begin + n; t++, tokens += cattn_plain_bytes(l)) {
-        cattn_pack_k(l, block, t, tokens, l->dtype, 0);
-        cattn_pack_v(l, block, t, tokens + k_bytes, l->dtype, 0);
+        cattn_packing_plain.key(l, block, t, tokens, l->dtype, 0);
+        cattn_packing_plain.value(l, block, t, tokens + k_bytes, l->dtype, 0);
         if (l->dtype == CATTN_I8) {
             memcpy(cattn_k_scales(l, block) + t, tokens + k_bytes + v_bytes, sizeof(float));
             memcpy(cattn_v_scales(l, block) + t, tokens + k_bytes + v_bytes + sizeof(float), sizeof(float));

@@ -10,6 +10,7 @@ int cattn_pool_open(struct cattn_pool *pool, const struct cattn_shape *shape)
     pool->layout = cattn_layout_of(shape);
     pool->n_layers = shape->n_layers;
     pool->io_dtype = shape->io_dtype;
+    pool->packing = cattn_packing_find();
     pool->n_bytes = cattn_head_offset(&pool->layout, shape->n_layers, 0);
     pool->bytes = cattn_pool_alloc(pool->n_bytes, 1, true);
     return pool->bytes ? CATTN_OK : CATTN_ENOMEM;
@@ -38,6 +39,7 @@ void cattn_pool_write(struct cattn_pool *pool, const struct cattn_work *work, co
                       uint32_t head)
 {
     const struct cattn_layout *layout = &pool->layout;
+    const struct cattn_packing *packing = pool->packing;
     unsigned char *blocks = cattn_pool_blocks(pool, call->layer, head);
     const struct cattn_work_write *write = work->writes, *end = write + work->n_writes;
     for (; write < end; write++) {
@@ -46,8 +48,8 @@ void cattn_pool_write(struct cattn_pool *pool, const struct cattn_work *work, co
             cattn_fetch_packed(layout, blocks + write[1].slot * layout->block_bytes, write[1].begin);
         for (uint32_t t = write->begin; t < write->end; t++) {
             const size_t row = write->row + (t - write->begin);
-            cattn_pack_k(layout, block, t, call->k, pool->io_dtype, row * call->k_row + head * call->k_head);
-            cattn_pack_v(layout, block, t, call->v, pool->io_dtype, row * call->v_row + head * call->v_head);
+            packing->key(layout, block, t, call->k, pool->io_dtype, row * call->k_row + head * call->k_head);
+            packing->value(layout, block, t, call->v, pool->io_dtype, row * call->v_row + head * call->v_head);
         }
         clear_rest(layout, block, write);
     }

@@ -11,6 +11,7 @@ struct cattn_pool {
     struct cattn_layout layout;
     uint32_t n_layers;
     uint32_t io_dtype;
+    const struct cattn_packing *packing;
     unsigned char *bytes;
     size_t n_bytes;
 };

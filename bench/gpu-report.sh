@@ -113,7 +113,8 @@ build_all() {
     make -s -j"$(getconf _NPROCESSORS_ONLN)" bench-programs cuda-programs
 }
 
-selftest() { "$build/tests/cuda/ptx_selftest"; }
+# nvidia-smi has found a GPU: where CUDA finds none that is a fault of the machine, and there will be no figures.
+selftest() { "$build/tests/cuda/ptx_selftest" || exit 1; }
 
 parity() {
     make -s -k -j4 -C "$build" check-gpu VERBOSE=1 || return
@@ -254,7 +255,7 @@ write_report() {
     cat <<TEXT
 # $gpu
 
-$(date +%F), $(git -C "$src" rev-parse --short HEAD 2>/dev/null || echo 'no version of the sources is known'),
+$(date +%F), $(git -C "$src" -c safe.directory='*' rev-parse --short HEAD 2>/dev/null || echo 'no version of the sources is known'),
 made by \`bench/gpu-report.sh\` in $SECONDS s.
 
 $(cat "$logs/machine.md")

@@ -124,6 +124,8 @@ says configured "CUDA_ARCHS=90"
 report wrong 1 SELFTEST=1
 says wrong.md "| selftest | FAIL |"
 [ ! -e "$tmp/attends" ] || fail "measured although a primitive is wrong"
+report nocuda 1 SELFTEST=77
+says nocuda.md "| selftest | FAIL |"
 report unequal 1 PARITY=1
 says unequal.md "| parity | FAIL |"
 says unequal.md "| f16 | 32 / 8 | 4096 |"

@@ -33,19 +33,29 @@ fi
 have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q . ||
     skip "nvcc is there, a GPU is not (nvidia-smi finds none): nothing can be measured here"
 
-ask() { nvidia-smi --query-gpu="$1" --format=csv,noheader | sed 1q; }
+# The GPU that programs find first, numbered as nvidia-smi does it.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}"
+case $CUDA_VISIBLE_DEVICES in
+'' | MIG-*) which= ;;
+*) which=--id=${CUDA_VISIBLE_DEVICES%%,*} ;;
+esac
+ask() { timeout 20 nvidia-smi ${which:+"$which"} --query-gpu="$1" --format=csv,noheader 2>/dev/null | sed 1q; }
 gpu=$(ask name)
-capability=$(ask compute_cap | tr -d .)
+compute_cap=$(ask compute_cap) # older drivers cannot say; the toolkit may have a program that does
+[[ $compute_cap =~ ^[0-9]+\.[0-9]$ ]] || compute_cap=$("$CUDA_HOME/bin/__nvcc_device_query" 2>/dev/null | sed 's/.$/.&/; 1q')
+capability=${compute_cap/./}
+[ -n "$capability" ] || skip "neither nvidia-smi nor the toolkit says what the GPU can do"
 short=$(echo "$gpu" | tr '[:upper:]' '[:lower:]' |
     sed -e 's/nvidia//; s/geforce//' -e 's/[^a-z0-9]\{1,\}/-/g; s/^-//; s/-$//')
 
 src=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 build=${BUILD-$src/build-gpu}
 report=${1-$src/doc/results/gpu-$short.md}
+touch "$report" || exit 1
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
 trap 'exit 1' HUP INT TERM
-export src build logs capability CUDA_HOME CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}"
+export src build logs capability CUDA_HOME
 PATH=$CUDA_HOME/bin:$PATH
 
 # ---- stages ---------------------------------------------------------------------------------------------------------
@@ -54,10 +64,11 @@ in_all=${SECONDS_IN_ALL-460}
 SECONDS=0
 failed=0
 
-# note STAGE RESULT WHY
+# note STAGE RESULT WHY: also in a report of what is known by now, in case this is the last that is heard of it.
 note() {
     echo "| $1 | $2 | $3 |" >>"$logs/stages.md"
     say "$2  $1: $3"
+    write_report >"$report"
 }
 
 # stage NAME LIMIT FUNCTION ARGUMENT...: runs a function of this script, its output in a log.  Status 77: its last line
@@ -102,9 +113,13 @@ build_all() {
     make -s -j"$(getconf _NPROCESSORS_ONLN)" bench-programs cuda-programs
 }
 
-selftest() { "$build/tests/cuda/ptx_selftest"; }
+# nvidia-smi has found a GPU: where CUDA finds none that is a fault of the machine, and there will be no figures.
+selftest() { "$build/tests/cuda/ptx_selftest" || exit 1; }
 
-parity() { make -s -k -j4 -C "$build" check-gpu; }
+parity() {
+    make -s -k -j4 -C "$build" check-gpu VERBOSE=1 || return
+    [ -x "$build/tests/cuda/test_cases" ] || missing "no Check when this was configured: only the primitives were tested"
+}
 
 # sanitize TOOL
 sanitize() {
@@ -223,20 +238,27 @@ quote() {
     echo '```'
 }
 
-write_report() {
+# What nvidia-smi says, asked once: it may take seconds.
+machine() {
     cat <<TEXT
-# $gpu
-
-$(date +%F), $(git -C "$src" rev-parse --short HEAD 2>/dev/null || echo 'no version of the sources is known'),
-made by \`bench/gpu-report.sh\` in $SECONDS s.
-
 | | |
 |---|---|
-| GPU | $gpu, compute capability $(ask compute_cap), $(ask memory.total) |
+| GPU | $gpu, compute capability $compute_cap, $(ask memory.total) |
 | clocks | $(ask clocks.max.sm), memory $(ask clocks.max.mem), at most $(ask power.limit) |
 | driver | $(ask driver_version) |
 | toolkit | $("$CUDA_HOME/bin/nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') |
 | host | $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed 1q), $(getconf _NPROCESSORS_ONLN) CPUs |
+TEXT
+}
+
+write_report() {
+    cat <<TEXT
+# $gpu
+
+$(date +%F), $(git -C "$src" -c safe.directory='*' rev-parse --short HEAD 2>/dev/null || echo 'no version of the sources is known'),
+made by \`bench/gpu-report.sh\` in $SECONDS s.
+
+$(cat "$logs/machine.md")
 
 | stage | result | |
 |---|---|---|
@@ -257,7 +279,7 @@ $(against_model)
 
 ## Kernels
 
-$(quote <"$build/backends/cuda/kernels.txt")
+$([ ! -s "$build/backends/cuda/kernels.txt" ] || quote <"$build/backends/cuda/kernels.txt")
 TEXT
     for log in selftest parity memcheck racecheck llama; do
         [ -s "$logs/$log.log" ] || continue
@@ -267,6 +289,7 @@ TEXT
 }
 
 say "$gpu; the report goes to $report"
+machine >"$logs/machine.md"
 measure
 write_report >"$report" || failed=1
 say "$report is written, after $SECONDS s"

@@ -253,33 +253,43 @@ static uint64_t own_chunk(const struct cattn_task *task, uint32_t per_span, uint
     return past ? (span - past + task->span_step) * per_span : chunk;
 }
 
-/* How many of the chunks before `end` are the task's. */
-static uint64_t count_own(const struct cattn_task *task, uint32_t per_span, uint64_t end)
-{
-    const uint64_t spans = end / per_span, whole = (spans + task->span_step - 1 - task->first_span) / task->span_step;
-    return whole * per_span + (spans % task->span_step == task->first_span ? end % per_span : 0);
-}
-
-static uint64_t cost_of(const struct cattn_schedule *schedule, const struct cattn_work *work,
-                        const struct cattn_task *task)
+/* A block of rows of which n see a run: each of its spans costs the task that has it. */
+static void add_cost(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cut *cut,
+                     const struct cattn_work_run *run, uint32_t piece, uint64_t n)
 {
     const uint32_t read = 8; /* what a chunk costs without rows, in rows: it must come from memory */
-    const uint32_t per_span = span_chunks(work);
-    uint64_t cost = 1 + task->n / 2; /* queries and states of the rows */
+    const uint32_t per_span = span_chunks(work), end = run->first_chunk + run->n_chunks;
+    struct cattn_task *tasks = &schedule->tasks[piece * cut->n_groups];
+    for (uint32_t chunk = run->first_chunk, next; n && chunk < end; chunk = next) {
+        const uint32_t span = chunk / per_span;
+        next = smaller(end, ((uint64_t)span + 1) * per_span);
+        tasks[span % cut->n_groups].cost += (n + read) * (next - chunk);
+    }
+}
+
+/* Item by item and not task by task, of which there may be thousands: each step is planned.  Rows are in the order of
+ * items, so a run comes to one block of rows after the other. */
+static void add_costs(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cut *cut)
+{
     for (size_t r = 0; r < work->n_runs; r++) {
         const struct cattn_work_run *run = &work->runs[r];
-        const uint64_t n_chunks = count_own(task, per_span, (uint64_t)run->first_chunk + run->n_chunks) -
-                                  count_own(task, per_span, run->first_chunk);
-        uint32_t n = 0;
-        for (uint32_t i = 0; n_chunks && i < run->n_items; i++) {
-            uint32_t first, end;
-            overlap(schedule, task, &work->items[work->run_items[run->items + i]], &first, &end);
-            n += first < end ? end - first : 0;
+        uint32_t piece = 0, n = 0;
+        for (uint32_t i = 0; i < run->n_items; i++) {
+            const struct cattn_work_item *item = &work->items[work->run_items[run->items + i]];
+            const uint32_t stop = (item->first_row + item->n_rows) * schedule->group;
+            for (uint32_t row = item->first_row * schedule->group, next; row < stop; row = next) {
+                const uint32_t at = row / cut->piece_rows;
+                next = smaller(stop, (uint64_t)(at + 1) * cut->piece_rows);
+                if (at != piece) {
+                    add_cost(schedule, work, cut, run, piece, n);
+                    piece = at;
+                    n = 0;
+                }
+                n += next - row;
+            }
         }
-        if (n)
-            cost += (n + read) * n_chunks;
+        add_cost(schedule, work, cut, run, piece, n);
     }
-    return cost;
 }
 
 static uint64_t longest(const struct cattn_work *work)
@@ -305,9 +315,11 @@ static void list_tasks(struct cattn_schedule *schedule, const struct cattn_work 
         task->n = smaller(cut->piece_rows, cut->rows - task->first);
         task->first_span = i % cut->n_groups;
         task->span_step = cut->n_groups;
-        task->cost = cost_of(schedule, work, task);
-        schedule->total_cost += task->cost;
+        task->cost = 1 + task->n / 2; /* queries and states of the rows */
     }
+    add_costs(schedule, work, cut);
+    for (uint32_t i = 0; i < schedule->n_tasks; i++)
+        schedule->total_cost += schedule->tasks[i].cost;
 }
 
 /* When the last thread is done at the latest, if each takes a task when it has none; times the number of threads. */

@@ -158,6 +158,39 @@ static void check_cover(const struct cattn_schedule *s, const struct bench *b)
     free(times);
 }
 
+/* How many rows of a task see a run. */
+static uint64_t count_rows(const struct cattn_task *task, const struct cattn_work *work,
+                           const struct cattn_work_run *run)
+{
+    uint64_t n = 0;
+    for (uint32_t row = task->first; row < task->first + task->n; row++)
+        for (uint32_t i = 0; i < run->n_items; i++) {
+            const struct cattn_work_item *item = &work->items[work->run_items[run->items + i]];
+            n += row / GROUP >= item->first_row && row / GROUP - item->first_row < item->n_rows;
+        }
+    return n;
+}
+
+/* A task costs what its own rows and spans cost, and the tasks of a head come to the total. */
+static void check_costs(const struct cattn_schedule *s, const struct cattn_work *work)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < s->n_tasks; i++) {
+        const struct cattn_task *task = &s->tasks[i];
+        uint64_t cost = 1 + task->n / 2;
+        for (size_t r = 0; r < work->n_runs; r++) {
+            const struct cattn_work_run *run = &work->runs[r];
+            const uint64_t n = count_rows(task, work, run);
+            for (uint32_t chunk = run->first_chunk; n && chunk < run->first_chunk + run->n_chunks; chunk++)
+                cost += chunk * CHUNK / CATTN_SPAN % task->span_step == task->first_span ? n + 8 : 0;
+        }
+        CHECK(task->cost == cost, "task %u of %u costs %llu, not %llu", i, s->n_tasks, (unsigned long long)task->cost,
+              (unsigned long long)cost);
+        total += cost;
+    }
+    ck_assert_uint_eq(s->total_cost, total);
+}
+
 /* out, then lse. */
 static size_t output_floats(const struct bench *b)
 {
@@ -238,6 +271,7 @@ static void check_shares(struct bench *b, const struct cattn_kernel *kernel, con
         schedule_open(&s, b, kernel, threads[t]);
         schedule_plan(&s, b);
         check_cover(&s, b);
+        check_costs(&s, &b->work);
         for (size_t i = threads[t] > 3; i < sizeof shares / sizeof *shares; i++) {
             float *out = attend(&s, b, shares[i]);
             CHECK(!memcmp(out, expected, output_floats(b) * sizeof *out), "%s: %u threads, %u shares; %s", kernel->name,

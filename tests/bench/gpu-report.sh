@@ -20,8 +20,8 @@ program() {
 program "$tmp/bin/nvidia-smi" <<'STUB'
 case $* in
 -L) [ "${GPUS-1}" = 0 ] || echo "GPU 0: NVIDIA H200" ;;
-*=name*) echo "NVIDIA H200" ;;
-*=compute_cap*) echo 9.0 ;;
+*=compute_cap*) echo "${COMPUTE_CAP-9.0}" ;;
+*"--id=${OTHER_GPU-0} "*name*) echo "NVIDIA H200" ;;
 *) echo something ;;
 esac
 STUB
@@ -33,6 +33,9 @@ echo "sanitized with $2"
 STUB
 program "$tmp/cuda/bin/nvcc" <<'STUB'
 echo "Cuda compilation tools, release 13.0, V13.0.1"
+STUB
+program "$tmp/cuda/bin/__nvcc_device_query" <<'STUB'
+[ -z "${QUERY-}" ] || echo "$QUERY"
 STUB
 program "$tree/configure" <<'STUB'
 echo "$@" >"$MADE/configured"
@@ -63,6 +66,8 @@ row() { echo "$1,k,$dtype,32,32,$kv,128,64,4096,64,1,$2,$2,1,1000,0.75,2000,1,me
 [ -z "${csv-}" ] || sed 's/,40,40,/,99,99,/' "$csv" >"${csv%.csv}.pass1.csv"
 STUB
 program "$tmp/llama" <<'STUB'
+parent() { sed 's/.*) . //; s/ .*//' "/proc/$1/stat"; }
+[ -z "${KILLED-}" ] || kill -KILL "$(parent "$(parent "$PPID")")"
 echo "100 tokens/s"
 STUB
 program "$tmp/bin/make" <<'STUB'
@@ -75,6 +80,8 @@ case $* in
     cp "$MADE/selftest" tests/cuda/ptx_selftest
     cp "$MADE/attend" bench/attend
     cp "$MADE/llama" bench/chunkllama
+    rm -f tests/cuda/test_cases
+    [ -n "${NO_CHECK-}" ] || cp "$MADE/selftest" tests/cuda/test_cases
     exit ${MAKE_STATUS-0} ;;
 esac
 STUB
@@ -117,11 +124,25 @@ says configured "CUDA_ARCHS=90"
 report wrong 1 SELFTEST=1
 says wrong.md "| selftest | FAIL |"
 [ ! -e "$tmp/attends" ] || fail "measured although a primitive is wrong"
+report nocuda 1 SELFTEST=77
+says nocuda.md "| selftest | FAIL |"
 report unequal 1 PARITY=1
 says unequal.md "| parity | FAIL |"
 says unequal.md "| f16 | 32 / 8 | 4096 |"
 report unbuilt 1 MAKE_STATUS=2
 says unbuilt.md "| build | FAIL |"
 ! grep -q selftest "$tmp/unbuilt.txt" || fail "tested although nothing was built"
+report unchecked 0 NO_CHECK=1
+says unchecked.md "| parity | SKIP | no Check"
+report other 0 CUDA_VISIBLE_DEVICES=2,3 OTHER_GPU=2
+says other.md "# NVIDIA H200"
+report older 0 COMPUTE_CAP='Field "compute_cap" is not a valid field to query.' QUERY=86
+says older.md "compute capability 8.6"
+says configured "CUDA_ARCHS=86"
+report oldest 77 COMPUTE_CAP=
+says oldest.txt "what the GPU can do"
+report killed 137 KILLED=1
+says killed.md "| attend f16 32:8 | PASS |"
+says killed.md "| f16 | 32 / 8 | 4096 |"
 report late 1 SECONDS_IN_ALL=0
 says late.md "no time is left"

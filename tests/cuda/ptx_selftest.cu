@@ -803,9 +803,9 @@ static int run_check(const struct check *check)
 int main()
 {
     int n_devices = 0, n_failed = 0;
-
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
-        printf("SKIP: no CUDA device\n");
+    const cudaError_t error = cudaGetDeviceCount(&n_devices);
+    if (error != cudaSuccess || n_devices == 0) {
+        printf("SKIP: no CUDA device: %s\n", cudaGetErrorString(error));
         return 77;
     }
     for (const struct check *check = checks; check < checks + N_CHECKS; check++) {

@@ -123,8 +123,9 @@ void cattn_schedule_close(struct cattn_schedule *schedule)
 /* How the attention of one head is cut: n_pieces blocks of rows, each into n_groups groups of spans.  A group has every
  * n_groups-th span: what a window hides, or a short sequence lacks, is then taken from all of them. */
 struct cut {
-    uint32_t rows, piece_rows, n_pieces;
+    uint32_t rows, n_pieces;
     uint32_t n_spans, n_groups;
+    int by_cost; /* pieces cost about the same; else they have as many rows */
 };
 
 static uint32_t divide_up(uint64_t a, uint64_t b)
@@ -156,8 +157,7 @@ static struct cut cut_rows(const struct cattn_schedule *schedule, uint64_t n_row
             smaller(cut.n_spans, divide_up(4 * (uint64_t)threads, (uint64_t)schedule->n_heads * cut.n_pieces));
     if (way & BY_ROWS)
         cut.n_pieces = smaller(cut.rows, (uint64_t)cut.n_pieces * threads);
-    cut.piece_rows = divide_up(cut.rows, cut.n_pieces);
-    cut.n_pieces = divide_up(cut.rows, cut.piece_rows);
+    cut.by_cost = (way & BY_ROWS) != 0;
     return cut;
 }
 
@@ -267,6 +267,20 @@ static void add_cost(struct cattn_schedule *schedule, const struct cattn_work *w
     }
 }
 
+/* The block of rows that has the row. */
+static uint32_t piece_of(const struct cattn_schedule *schedule, const struct cut *cut, uint32_t row)
+{
+    uint32_t low = 0, high = cut->n_pieces - 1;
+    while (low < high) {
+        const uint32_t middle = (low + high + 1) / 2;
+        if (schedule->tasks[middle * cut->n_groups].first <= row)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
 /* Item by item and not task by task, of which there may be thousands: each step is planned.  Rows are in the order of
  * items, so a run comes to one block of rows after the other. */
 static void add_costs(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cut *cut)
@@ -278,8 +292,9 @@ static void add_costs(struct cattn_schedule *schedule, const struct cattn_work *
             const struct cattn_work_item *item = &work->items[work->run_items[run->items + i]];
             const uint32_t stop = (item->first_row + item->n_rows) * schedule->group;
             for (uint32_t row = item->first_row * schedule->group, next; row < stop; row = next) {
-                const uint32_t at = row / cut->piece_rows;
-                next = smaller(stop, (uint64_t)(at + 1) * cut->piece_rows);
+                const uint32_t at = piece_of(schedule, cut, row);
+                const struct cattn_task *task = &schedule->tasks[at * cut->n_groups];
+                next = smaller(stop, task->first + task->n);
                 if (at != piece) {
                     add_cost(schedule, work, cut, run, piece, n);
                     piece = at;
@@ -302,20 +317,66 @@ static uint64_t longest(const struct cattn_work *work)
     return tokens;
 }
 
+/* About what a row of the item costs. */
+static uint64_t row_cost(const struct cattn_work *work, const struct cattn_work_item *item)
+{
+    return (item->position + item->n_rows) / work->chunk_tokens + 1;
+}
+
+static uint64_t cost_of_rows(const struct cattn_schedule *schedule, const struct cattn_work *work)
+{
+    uint64_t cost = 0;
+    for (uint32_t i = 0; i < work->n_items; i++)
+        cost += (uint64_t)work->items[i].n_rows * schedule->group * row_cost(work, &work->items[i]);
+    return cost;
+}
+
+/* Where a walk over the rows in order is: so many rows, which cost so much, lie behind it. */
+struct walk {
+    const struct cattn_work_item *item;
+    uint32_t rows;
+    uint64_t cost;
+};
+
+/* Takes rows up to a cost, but `least` of them, and no more than `most`. */
+static void walk_on(const struct cattn_schedule *schedule, const struct cattn_work *work, struct walk *walk,
+                    uint64_t cost, uint32_t least, uint32_t most)
+{
+    for (uint32_t n = 0; n < most; n++) {
+        while (walk->rows == (walk->item->first_row + walk->item->n_rows) * schedule->group)
+            walk->item++;
+        const uint64_t own = row_cost(work, walk->item);
+        if (n >= least && walk->cost + own / 2 >= cost)
+            break;
+        walk->cost += own;
+        walk->rows++;
+    }
+}
+
 static void list_tasks(struct cattn_schedule *schedule, const struct cattn_work *work, const struct cut *cut)
 {
+    const uint64_t rows_cost = cut->by_cost ? cost_of_rows(schedule, work) : 0;
+    struct walk walk = {work->items, 0, 0};
     schedule->n_pieces = cut->n_pieces;
     schedule->n_spans = cut->n_groups > 1 ? cut->n_spans : 0;
     schedule->n_tasks = cut->n_pieces * cut->n_groups;
     schedule->total_cost = 0;
-    for (uint32_t i = 0; i < schedule->n_tasks; i++) {
-        struct cattn_task *task = &schedule->tasks[i];
-        task->piece = i / cut->n_groups;
-        task->first = task->piece * cut->piece_rows;
-        task->n = smaller(cut->piece_rows, cut->rows - task->first);
-        task->first_span = i % cut->n_groups;
-        task->span_step = cut->n_groups;
-        task->cost = 1 + task->n / 2; /* queries and states of the rows */
+    for (uint32_t piece = 0; piece < cut->n_pieces; piece++) {
+        const uint32_t first = walk.rows, left = cut->rows - first, others = cut->n_pieces - piece - 1;
+        const uint64_t room = (uint64_t)others * schedule->block_rows; /* for what this piece leaves */
+        if (cut->by_cost)
+            walk_on(schedule, work, &walk, (uint64_t)((double)rows_cost * (piece + 1) / cut->n_pieces),
+                    left > room ? (uint32_t)(left - room) : 1, smaller(schedule->block_rows, left - others));
+        else
+            walk.rows += divide_up(left, others + 1);
+        for (uint32_t group = 0; group < cut->n_groups; group++)
+            schedule->tasks[piece * cut->n_groups + group] =
+                (struct cattn_task){.first = first,
+                                    .n = walk.rows - first,
+                                    .piece = piece,
+                                    .first_span = group,
+                                    .span_step = cut->n_groups,
+                                    .cost = 1 + (walk.rows - first) / 2}; /* queries and states of the rows */
     }
     add_costs(schedule, work, cut);
     for (uint32_t i = 0; i < schedule->n_tasks; i++)

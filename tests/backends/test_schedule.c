@@ -379,6 +379,34 @@ START_TEST(a_window_keeps_threads_busy)
 }
 END_TEST
 
+/* With one KV head, rows are divided by what they cost, not by their number. */
+START_TEST(long_rows_are_divided)
+{
+    enum { N_LONG = 3, N_ALL = 12, LONG_CHUNKS = CATTN_SPAN / CHUNK };
+    struct bench b;
+    struct cattn_schedule s;
+    uint64_t most = 0;
+    uint32_t slot = 0;
+    bench_open(&b, 1, 12);
+    for (; b.n_items < N_ALL; b.n_items++) {
+        const uint32_t n = b.n_items < N_LONG ? LONG_CHUNKS : 1;
+        for (uint32_t i = 0; i < n; i++)
+            b.slots[b.n_items][i] = slot++;
+        b.paths[b.n_items] = (struct cattn_work_path){b.slots[b.n_items], n, 1, (uint64_t)n * CHUNK - 1};
+    }
+    b.longest = CATTN_SPAN;
+    build_items(&b);
+    schedule_open(&s, &b, cattn_kernel_find("generic", &b.shape), 2);
+    schedule_plan(&s, &b);
+    check_cover(&s, &b);
+    for (uint32_t i = 0; i < s.n_tasks; i++)
+        most = s.tasks[i].cost > most ? s.tasks[i].cost : most;
+    ck_assert_uint_le(10 * most, 7 * s.total_cost);
+    cattn_schedule_close(&s);
+    bench_close(&b);
+}
+END_TEST
+
 /* ---- who runs what ---------------------------------------------------------------------------------- */
 
 /* A kernel that only counts: how often a row of a head met a chunk.  Its form of a query is the row's number. */
@@ -543,6 +571,7 @@ int main(void)
     tcase_add_test(tcase, long_items);
     tcase_add_test(tcase, one_after_another);
     tcase_add_test(tcase, a_window_keeps_threads_busy);
+    tcase_add_test(tcase, long_rows_are_divided);
     tcase_add_test(tcase, tasks_run_once);
     return suite_run(tcase);
 }

@@ -93,21 +93,7 @@ list() {
     m refusing tiles 1 'if \(fine\)' 'if (1)'
 }
 
-m() {
-    printf '%s\t%s\t%s\t%s\t%s\n' "$@"
-}
-
-# mutate FILE OCCURRENCE PATTERN REPLACEMENT: the file with the change, or a failure if there is no such line.
-mutate() {
-    n=$2 pattern=$3 replacement=$4 awk '
-        $0 ~ ENVIRON["pattern"] && ++count == ENVIRON["n"] {
-            match($0, ENVIRON["pattern"])
-            $0 = substr($0, 1, RSTART - 1) ENVIRON["replacement"] substr($0, RSTART + RLENGTH)
-            done = 1
-        }
-        { print }
-        END { exit !done }' "$1"
-}
+. "$src/tests/support/mutants.sh"
 
 # build SOURCE OBJECTS...: a program of the source, of the twins or the kernel as they are now, and of what there is.
 build() {
@@ -154,12 +140,4 @@ try() {
     return 1
 }
 
-wanted=" $* "
-list > "$work/list"
-failed=0
-while IFS="$(printf '\t')" read -r name file occurrence pattern replacement; do
-    case $wanted in
-    "  " | *" $name "*) try "$name" "$file" "$occurrence" "$pattern" "$replacement" </dev/null || failed=1 ;;
-    esac
-done < "$work/list"
-exit $failed
+try_all "$@"

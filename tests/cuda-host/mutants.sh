@@ -70,21 +70,7 @@ list() {
     m ptx_all ptx plain 1 'return !ptx_any\(!x\)' 'return ptx_any(x)'
 }
 
-m() {
-    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@"
-}
-
-# mutate FILE OCCURRENCE PATTERN REPLACEMENT: the file with the change, or a failure if there is no such line.
-mutate() {
-    n=$2 pattern=$3 replacement=$4 awk '
-        $0 ~ ENVIRON["pattern"] && ++count == ENVIRON["n"] {
-            match($0, ENVIRON["pattern"])
-            $0 = substr($0, 1, RSTART - 1) ENVIRON["replacement"] substr($0, RSTART + RLENGTH)
-            done = 1
-        }
-        { print }
-        END { exit !done }' "$1"
-}
+. "$src/tests/support/mutants.sh"
 
 # link NAME BUILD OBJECTS...
 link() {
@@ -133,12 +119,4 @@ try() {
     return 1
 }
 
-wanted=" $* "
-list > "$work/list"
-failed=0
-while IFS="$(printf '\t')" read -r name file build occurrence pattern replacement; do
-    case $wanted in
-    "  " | *" $name "*) try "$name" "$file" "$build" "$occurrence" "$pattern" "$replacement" </dev/null || failed=1 ;;
-    esac
-done < "$work/list"
-exit $failed
+try_all "$@"

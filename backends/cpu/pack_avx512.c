@@ -12,7 +12,7 @@ static float largest_magnitude(const float *x, uint32_t n)
     return cattn_float((uint32_t)_mm512_reduce_max_epi32(most));
 }
 
-/* As in pack.c: the control word may say how to round, the addition does not. */
+/* As in pack.c: adding 1.5 * 2^23 rounds to a whole number and leaves it in the low bits. */
 static void to_bytes(unsigned char *restrict to, const float *restrict from, uint32_t n, float inverse, uint32_t flip)
 {
     const __m512 factor = _mm512_set1_ps(inverse), whole = _mm512_set1_ps(0x1.8p23f);

@@ -4,9 +4,11 @@
  * for a row depends on nothing in the tile's other rows.  q and the weights are rounded to bf16; l sums the weights as
  * they are after rounding, so that a single large one gives its value unchanged.
  *
- * Blocks of tokens go through in units of up to four.  Scores of a block are computed while those of the block before
- * become weights: the matrix unit and the vector unit work side by side.  Values come once a unit, so that the sums of
- * a row are loaded and stored once for all of it.  Scores and weights stay in the first-level cache. */
+ * Blocks of tokens go through in units of up to four, of one group of rows after the other.  Scores of a block are
+ * computed while those of the block before become weights: the matrix unit and the vector unit work side by side, from
+ * one unit to the next as well.  Values come once a unit, so that the sums of a row are loaded and stored once for all
+ * of it.  Scores and weights stay in the first-level cache. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +23,7 @@ enum {
     TILE_BYTES = TILE_ROWS * 64, /* of K: 16 tokens x 32 d; of V: 32 tokens x 16 d; of q and weights: 16 rows x 32 */
     MOST_ROWS = 2 * TILE_ROWS,   /* that go through a unit together */
     MOST_BLOCKS = 4,             /* of a unit; also how far ahead lines are fetched */
-    MOST_STAGES = 8
+    MOST_GROUPS = 8
 };
 
 #define UNROLL(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
@@ -35,39 +37,43 @@ static const struct {
            .columns = {64, 64, 64, 64, 64, 64, 64, 64},
            .rows = {TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS}};
 
-struct block {
-    const unsigned char *k, *v;
-    const unsigned char *ahead; /* a block like this one to be fetched meanwhile; NULL: none is known */
-    uint64_t first;             /* position of its first token */
-    uint32_t begin, end;        /* its tokens, in whole granules, that hold all that the group sees */
-    uint64_t visible[MOST_ROWS];
-};
-
 /* Rows that go through some blocks together: all see some of each. */
 struct group {
+    uint32_t turn, seeing; /* which they are: of those of this turn a bit each */
     uint32_t n, row[MOST_ROWS];
     float *state[MOST_ROWS];
     const unsigned char *q; /* rows of q_step bytes */
-    size_t q_step;
-    float *o; /* rows of o_step floats */
-    size_t o_step;
-    uint32_t turn, n_turns; /* groups share the fetching */
+    float *o;               /* rows of o_step floats */
+    size_t q_step, o_step;
+    unsigned char *staged_q; /* where q and o of rows are while they do not lie together by themselves, */
+    float *staged_o;         /* or are too few for a tile: [MOST_ROWS][query_bytes], [MOST_ROWS][v_pad] */
+    _Alignas(64) float m[MOST_ROWS];
 };
 
-/* Where q and o of rows are while they do not lie together by themselves, or are too few for a tile. */
-struct stage {
-    uint32_t n, row[MOST_ROWS];
-    unsigned char *q; /* [MOST_ROWS][query_bytes] */
-    float *o;         /* [MOST_ROWS][v_pad] */
+struct block {
+    const unsigned char *k, *v;
+    const unsigned char *ahead;              /* a block like this one to be fetched meanwhile; NULL: none is known */
+    uint64_t first;                          /* position of its first token */
+    uint32_t begin, end;                     /* its tokens, in whole granules, that hold all that the group sees */
+    int plain;                               /* scores are q.k * scale, and all are seen */
+    uint64_t visible[MOST_ROWS];             /* unless it is plain */
+    float (*s)[CATTN_BLOCK];                 /* scores: [row] */
+    uint16_t (*p)[MOST_ROWS][CATTN_GRANULE]; /* weights: [granule][row] */
+};
+
+/* Blocks that go through a group together. */
+struct unit {
+    struct group *group;
+    uint32_t n, waiting; /* blocks; those from `waiting` on have not been added to o yet */
+    struct block block[MOST_BLOCKS];
 };
 
 struct scratch {
-    _Alignas(64) float s[2][MOST_ROWS][CATTN_BLOCK]; /* scores of a block and of the next */
-    _Alignas(64) uint16_t p[MOST_BLOCKS][CATTN_BLOCK / CATTN_GRANULE][MOST_ROWS][CATTN_GRANULE]; /* weights */
-    _Alignas(64) float m[MOST_ROWS], factor[MOST_ROWS];                                          /* of the scores */
-    struct block block[MOST_BLOCKS];
-    struct group group;
-    struct stage stage[MOST_STAGES];
+    _Alignas(64) float s[2][MOST_ROWS][CATTN_BLOCK]; /* of a block and of the next */
+    _Alignas(64) uint16_t p[MOST_BLOCKS][CATTN_BLOCK / CATTN_GRANULE][MOST_ROWS][CATTN_GRANULE];
+    struct unit unit[2], *last; /* one is begun before the last is done; NULL: there is none */
+    uint32_t n_units, n_scored; /* so far; blocks */
+    struct group group[MOST_GROUPS];
 };
 
 /* What a fold is about. */
@@ -78,6 +84,7 @@ struct fold {
     const unsigned char *const *next;
     uint64_t first;
     uint32_t block_tokens, n_blocks, per_chunk; /* blocks */
+    uint32_t n_turns;                           /* groups take a block in turn, and share the fetching */
     uint32_t k_tiles, v_tiles;                  /* 32 d of K, 16 d of V */
     size_t k_step, v_step;                      /* bytes from 16 tokens of K, from 32 of V, to the next */
 };
@@ -138,46 +145,72 @@ SIMD_INLINE vec weight_of(vec x)
 
 /* What weigh_row works on, looked up once a block. */
 struct weighing {
-    const float *s;
+    uint32_t row, n, begin, end; /* rows; tokens */
+    const float *s, *m;
+    float factor;
     uint16_t *p;
     float *const *state;
-    const float *m, *factor;
-    uint32_t begin, end; /* tokens */
 };
 
-static struct weighing weighing_of(struct scratch *scratch, uint32_t b)
+/* Scores that are not plain have been worked out already. */
+SIMD_INLINE float factor_of(const struct fold *f, const struct block *block)
 {
-    const struct block *block = &scratch->block[b];
-    const struct weighing w = {
-        scratch->s[b % 2][0], scratch->p[b][0][0], scratch->group.state, scratch->m, scratch->factor,
-        block->begin,         block->end};
+    return block->plain ? f->all->scoring.scale : 1;
+}
+
+static struct weighing weighing_of(const struct fold *f, const struct unit *u, uint32_t b)
+{
+    const struct block *block = &u->block[b];
+    const struct group *g = u->group;
+    const struct weighing w = {.n = g->n,
+                               .begin = block->begin,
+                               .end = block->end,
+                               .s = block->s[0],
+                               .m = g->m,
+                               .factor = factor_of(f, block),
+                               .p = block->p[0][0],
+                               .state = g->state};
     return w;
 }
 
-/* The scores of row r become weights; l takes them in, pair by pair. */
-SIMD_INLINE void weigh_row(const struct weighing w, size_t r)
+/* The scores of row r become weights; l takes them in, pair by pair.  G: granules. */
+SIMD_INLINE void weigh_row(const struct weighing w, size_t r, const int G)
 {
-    const float *s = w.s + r * CATTN_BLOCK, own_m = w.m[r];
+    const float *s = w.s + w.begin + r * CATTN_BLOCK;
+    uint16_t *p = w.p + (w.begin * MOST_ROWS + r * CATTN_GRANULE);
     float *l = w.state[r] + CATTN_STATE_L;
-    const vec m = vec_set(own_m > -INFINITY ? own_m : 0), factor = vec_set(w.factor[r]);
+    const vec m = vec_max(vec_set(w.m[r]), vec_set(-FLT_MAX)), factor = vec_set(w.factor);
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     vec sum = vec_load(l);
-    for (size_t t = w.begin; t < w.end; t += CATTN_GRANULE) {
+    UNROLL (i, G) {
         /* Not in one operation: what the product loses by rounding may be more than any weight. */
-        const vec low = weight_of(vec_sub(vec_mul(vec_load(s + t), factor), m));
-        const vec high = weight_of(vec_sub(vec_mul(vec_load(s + t + 16), factor), m));
-        const __m512bh p = _mm512_cvtne2ps_pbh(high, low);
-        _mm512_store_si512(w.p + t * MOST_ROWS + r * CATTN_GRANULE, (__m512i)p);
-        sum = _mm512_dpbf16_ps(sum, p, ones);
+        const vec low = weight_of(vec_sub(vec_mul(vec_load(s + CATTN_GRANULE * i), factor), m));
+        const vec high = weight_of(vec_sub(vec_mul(vec_load(s + CATTN_GRANULE * i + 16), factor), m));
+        const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
+        _mm512_store_si512(p + i * MOST_ROWS * CATTN_GRANULE, (__m512i)both);
+        sum = _mm512_dpbf16_ps(sum, both, ones);
     }
     vec_store(l, sum);
 }
 
-static void weigh_rows(struct scratch *scratch, uint32_t b)
+/* Some more rows.  Not inline: the registers with the tiles' addresses would be spilt. */
+static __attribute__((noinline)) void weigh_rows(struct weighing *w, uint32_t n)
 {
-    const struct weighing w = weighing_of(scratch, b);
-    for (uint32_t r = 0, n = scratch->group.n; r < n; r++)
-        weigh_row(w, r);
+    const struct weighing all = *w;
+    const uint32_t stop = smaller(all.row + n, all.n);
+    if (all.end - all.begin > CATTN_GRANULE)
+        for (uint32_t r = all.row; r < stop; r++)
+            weigh_row(all, r, 2);
+    else
+        for (uint32_t r = all.row; r < stop; r++)
+            weigh_row(all, r, 1);
+    w->row = stop;
+}
+
+SIMD_INLINE void weigh_some(struct weighing *w, uint32_t n)
+{
+    if (n)
+        weigh_rows(w, n);
 }
 
 /* The largest lane of each of sixteen vectors, in order. */
@@ -196,61 +229,54 @@ SIMD_INLINE vec largest_of_each(const vec v[TILE_ROWS])
     return vec_max(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-/* The largest score of each row of a tile. */
-static vec maxima(const struct scratch *scratch, uint32_t b, uint32_t first_row)
+/* The largest score of each row of a tile.  G: granules of the block. */
+SIMD_INLINE vec maxima(const float *s, const int G)
 {
-    const struct block *block = &scratch->block[b];
     vec v[TILE_ROWS];
     UNROLL (r, TILE_ROWS) {
-        const float *s = scratch->s[b % 2][first_row + (uint32_t)r];
-        v[r] = vec_max(vec_load(s + block->begin), vec_load(s + block->begin + 16));
-        if (block->end - block->begin > CATTN_GRANULE)
-            v[r] = vec_max(v[r], vec_max(vec_load(s + 32), vec_load(s + 48)));
+        v[r] = vec_max(vec_load(s + r * CATTN_BLOCK), vec_load(s + r * CATTN_BLOCK + 16));
+        if (G > 1)
+            v[r] = vec_max(v[r], vec_max(vec_load(s + r * CATTN_BLOCK + 32), vec_load(s + r * CATTN_BLOCK + 48)));
     }
     return largest_of_each(v);
 }
 
-/* Scores that are more than q.k * scale, or of which some are hidden, are worked out here and need no factor then. */
-static void adjust_scores(const struct fold *f, uint32_t b)
+/* Scores that are more than q.k * scale, or of which some are hidden, are worked out here. */
+static void adjust_scores(const struct fold *f, const struct group *g, const struct block *block)
 {
-    struct scratch *scratch = f->scratch;
-    const struct group *g = &scratch->group;
-    const struct block *block = &scratch->block[b];
-    const float scale = f->all->scoring.scale;
-    const int biased = f->all->scoring.cap > 0 || f->all->slope;
-    const uint64_t all = cattn_first_bits(f->block_tokens);
+    const vec scale = vec_set(f->all->scoring.scale);
     for (uint32_t r = 0; r < g->n; r++) {
-        scratch->factor[r] = scale;
-        if (!biased && block->visible[r] == all)
-            continue;
         const struct bias bias = bias_of(f->all, g->row[r], block->first);
-        float *s = scratch->s[b % 2][r];
+        float *s = block->s[r];
         for (uint32_t t = block->begin; t < block->end; t += 16)
-            vec_store(s + t, score_of(vec_mul(vec_load(s + t), vec_set(scale)), &bias, t, block->visible[r]));
-        scratch->factor[r] = 1;
+            vec_store(s + t, score_of(vec_mul(vec_load(s + t), scale), &bias, t, block->visible[r]));
     }
 }
 
-static void raise_maximum(const struct fold *f, uint32_t r, float m)
+static void raise_maximum(const struct fold *f, struct group *g, uint32_t r, float m)
 {
-    const struct group *g = &f->scratch->group;
-    const vec factor = vec_set(vec_first(exp2_of(vec_set(f->scratch->m[r] - m))));
+    const float by = g->m[r] - m;
+    g->m[r] = g->state[r][0] = m;
+    if (by == -INFINITY) /* of an empty state: l and o are zero */
+        return;
+    const vec factor = vec_set(vec_first(exp2_of(vec_set(by))));
     float *l = g->state[r] + CATTN_STATE_L, *o = g->o + r * g->o_step;
     vec_store(l, vec_mul(vec_load(l), factor));
     for (uint32_t i = 0; i < f->v_tiles; i++)
         vec_store(o + 16 * i, vec_mul(vec_load(o + 16 * i), factor));
-    f->scratch->m[r] = g->state[r][0] = m;
 }
 
 /* The rows of a tile, a bit each, whose largest score is so far above their maximum that it must be raised. */
-static uint32_t find_raised(const struct scratch *scratch, uint32_t b, uint32_t first_row, float largest[TILE_ROWS])
+static uint32_t find_raised(const struct fold *f, const struct group *g, const struct block *block, uint32_t first_row,
+                            float largest[TILE_ROWS])
 {
-    const vec x = vec_mul(maxima(scratch, b, first_row), vec_load(scratch->factor + first_row));
-    const vec most = vec_add(vec_load(scratch->m + first_row), vec_set(8));
-    const __mmask16 raised = _mm512_cmp_ps_mask(x, most, _CMP_GT_OQ);
-    vec_store(largest, x);
-    return _mm512_mask_cmp_ps_mask(raised, x, vec_set(-INFINITY), _CMP_GT_OQ) &
-           (uint32_t)cattn_first_bits(scratch->group.n - first_row);
+    const float *s = block->s[first_row] + block->begin;
+    const vec most = block->end - block->begin > CATTN_GRANULE ? maxima(s, 2) : maxima(s, 1);
+    const vec x = vec_mul(most, vec_set(factor_of(f, block)));
+    const __mmask16 raised = _mm512_cmp_ps_mask(x, vec_add(vec_load(g->m + first_row), vec_set(8)), _CMP_GT_OQ);
+    if (raised)
+        vec_store(largest, x);
+    return raised & (uint32_t)cattn_first_bits(g->n - first_row);
 }
 
 /* ---- tiles, for R tiles of rows: an instance for each number ------------------------------------------ */
@@ -261,43 +287,46 @@ SIMD_INLINE void settle(void)
     __asm__ volatile("" : : : "memory");
 }
 
-/* Scores of block b; meanwhile those of block b - 1 become weights, if `weigh`. */
-SIMD_INLINE void score_block(const struct fold *f, uint32_t b, const int weigh, const int R)
+/* Scores of a block; meanwhile those of an earlier one become weights, some rows behind each product: the matrix unit
+ * takes one in sixteen cycles, and what waits for the vector unit must not keep the next one out of the processor's
+ * window.  K and V pass by the first-level cache, which the scores, weights and sums of a group fill. */
+SIMD_INLINE void score_block(const struct fold *f, const struct group *g, const struct block *block, struct weighing *w,
+                             const int R)
 {
-    struct scratch *scratch = f->scratch;
-    const struct group *g = &scratch->group;
-    const struct block *block = &scratch->block[b];
-    const unsigned char *q0 = g->q, *q1 = g->q + TILE_ROWS * g->q_step;
-    const uint32_t n_steps = (block->end - block->begin) / CATTN_GRANULE * f->k_tiles;
-    struct fetch fetch = fetch_of(block->ahead, f->block_tokens / 16 * f->k_step, g->turn, g->n_turns, n_steps);
-    const struct weighing w = weighing_of(scratch, weigh ? b - 1 : b);
-    const uint32_t n = g->n, rows_a_step = (n + n_steps - 1) / n_steps;
-    uint32_t row = 0;
+    const size_t q_step = g->q_step, k_step = f->k_step, k_tiles = f->k_tiles;
+    const uint32_t end = block->end;
+    const unsigned char *q0 = g->q, *q1 = g->q + TILE_ROWS * q_step, *const k = block->k;
+    float *const s = block->s[0];
+    const uint32_t n_steps = (end - block->begin) / CATTN_GRANULE * f->k_tiles;
+    const uint32_t n_times = R > 1 ? 4 * n_steps : n_steps, rows = (w->n + n_times - 1) / n_times;
+    struct fetch fetch = fetch_of(block->ahead, f->block_tokens / 16 * f->k_step, g->turn, f->n_turns, n_steps);
     settle();
-    for (uint32_t t = block->begin; t < block->end; t += CATTN_GRANULE) {
-        const unsigned char *k0 = block->k + t / 16 * f->k_step, *k1 = k0 + f->k_step;
-        float *s0 = scratch->s[b % 2][0] + t, *s1 = scratch->s[b % 2][TILE_ROWS] + t;
+    for (uint32_t t = block->begin; t < end; t += CATTN_GRANULE) {
+        const unsigned char *k0 = k + t / 16 * k_step, *k1 = k0 + k_step;
+        float *s0 = s + t, *s1 = s0 + TILE_ROWS * CATTN_BLOCK;
         _tile_zero(0);
         _tile_zero(1);
         if (R > 1) {
             _tile_zero(2);
             _tile_zero(3);
         }
-        for (size_t i = 0; i < f->k_tiles; i++) {
-            _tile_loadd(4, q0 + 64 * i, g->q_step);
-            _tile_loadd(6, k0 + TILE_BYTES * i, 64);
+        for (size_t i = 0; i < k_tiles; i++) {
+            _tile_loadd(4, q0 + 64 * i, q_step);
+            _tile_stream_loadd(6, k0 + TILE_BYTES * i, 64);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, k1 + TILE_BYTES * i, 64);
+            if (R > 1)
+                weigh_some(w, rows);
+            _tile_stream_loadd(7, k1 + TILE_BYTES * i, 64);
             _tile_dpbf16ps(1, 4, 7);
             if (R > 1) {
-                _tile_loadd(5, q1 + 64 * i, g->q_step);
+                weigh_some(w, rows);
+                _tile_loadd(5, q1 + 64 * i, q_step);
                 _tile_dpbf16ps(2, 5, 6);
+                weigh_some(w, rows);
                 _tile_dpbf16ps(3, 5, 7);
             }
             fetch_step(&fetch);
-            if (weigh)
-                for (const uint32_t stop = smaller(row + rows_a_step, n); row < stop; row++)
-                    weigh_row(w, row);
+            weigh_some(w, rows);
         }
         _tile_stored(0, s0, CATTN_BLOCK * sizeof(float));
         _tile_stored(1, s0 + 16, CATTN_BLOCK * sizeof(float));
@@ -306,15 +335,15 @@ SIMD_INLINE void score_block(const struct fold *f, uint32_t b, const int weigh, 
             _tile_stored(3, s1 + 16, CATTN_BLOCK * sizeof(float));
         }
     }
+    settle();
 }
 
 /* Columns [column, column + C) of o take in the values of blocks [begin, end). */
-SIMD_INLINE void add_columns(const struct fold *f, uint32_t column, uint32_t begin, uint32_t end, struct fetch *fetch,
-                             const int R, const int C)
+SIMD_INLINE void add_columns(const struct fold *f, const struct unit *u, uint32_t column, uint32_t begin, uint32_t end,
+                             struct fetch *fetch, const int R, const int C)
 {
-    struct scratch *scratch = f->scratch;
-    const size_t o_bytes = scratch->group.o_step * sizeof(float);
-    float *o0 = scratch->group.o + 16 * column, *o1 = o0 + TILE_ROWS * scratch->group.o_step;
+    const size_t o_bytes = u->group->o_step * sizeof(float);
+    float *o0 = u->group->o + 16 * column, *o1 = o0 + TILE_ROWS * u->group->o_step;
     _tile_loadd(0, o0, o_bytes);
     if (C > 1)
         _tile_loadd(1, o0 + 16, o_bytes);
@@ -323,18 +352,18 @@ SIMD_INLINE void add_columns(const struct fold *f, uint32_t column, uint32_t beg
     if (R > 1 && C > 1)
         _tile_loadd(3, o1 + 16, o_bytes);
     for (uint32_t b = begin; b < end; b++) {
-        const struct block *block = &scratch->block[b];
+        const struct block *block = &u->block[b];
         for (uint32_t granule = block->begin / CATTN_GRANULE; granule < block->end / CATTN_GRANULE; granule++) {
             const unsigned char *v = block->v + granule * f->v_step + (size_t)column * TILE_BYTES;
-            _tile_loadd(4, scratch->p[b][granule][0], 64);
-            _tile_loadd(6, v, 64);
+            _tile_loadd(4, block->p[granule][0], 64);
+            _tile_stream_loadd(6, v, 64);
             _tile_dpbf16ps(0, 4, 6);
             if (C > 1) {
-                _tile_loadd(7, v + TILE_BYTES, 64);
+                _tile_stream_loadd(7, v + TILE_BYTES, 64);
                 _tile_dpbf16ps(1, 4, 7);
             }
             if (R > 1) {
-                _tile_loadd(5, scratch->p[b][granule][TILE_ROWS], 64);
+                _tile_loadd(5, block->p[granule][TILE_ROWS], 64);
                 _tile_dpbf16ps(2, 5, 6);
                 if (C > 1)
                     _tile_dpbf16ps(3, 5, 7);
@@ -351,118 +380,178 @@ SIMD_INLINE void add_columns(const struct fold *f, uint32_t column, uint32_t beg
         _tile_stored(3, o1 + 16, o_bytes);
 }
 
-/* Weights times values of blocks [begin, end). */
-SIMD_INLINE void add_values(const struct fold *f, uint32_t begin, uint32_t end, const int R)
+/* Weights times values of the blocks that wait, up to `end`. */
+SIMD_INLINE void add_values_of(const struct fold *f, struct unit *u, uint32_t end, const int R)
 {
-    const struct scratch *scratch = f->scratch;
     struct fetch fetch[MOST_BLOCKS];
     uint32_t column = 0;
-    settle();
-    for (uint32_t b = begin; b < end; b++) {
-        const struct block *block = &scratch->block[b];
+    for (uint32_t b = u->waiting; b < end; b++) {
+        const struct block *block = &u->block[b];
         const unsigned char *ahead = block->ahead ? block->ahead + (block->v - block->k) : NULL;
         const uint32_t n_steps = (block->end - block->begin) / CATTN_GRANULE * ((f->v_tiles + 1) / 2);
-        fetch[b] = fetch_of(ahead, f->block_tokens / CATTN_GRANULE * f->v_step, scratch->group.turn,
-                            scratch->group.n_turns, n_steps);
+        fetch[b] = fetch_of(ahead, f->block_tokens / CATTN_GRANULE * f->v_step, u->group->turn, f->n_turns, n_steps);
     }
+    settle();
     for (; column + 2 <= f->v_tiles; column += 2)
-        add_columns(f, column, begin, end, fetch, R, 2);
+        add_columns(f, u, column, u->waiting, end, fetch, R, 2);
     if (column < f->v_tiles)
-        add_columns(f, column, begin, end, fetch, R, 1);
+        add_columns(f, u, column, u->waiting, end, fetch, R, 1);
+    settle();
+    u->waiting = end;
+}
+
+static __attribute__((noinline)) void score_1(const struct fold *f, const struct group *g, const struct block *block,
+                                              struct weighing *w)
+{
+    score_block(f, g, block, w, 1);
+}
+
+static __attribute__((noinline)) void score_2(const struct fold *f, const struct group *g, const struct block *block,
+                                              struct weighing *w)
+{
+    score_block(f, g, block, w, 2);
+}
+
+static __attribute__((noinline)) void add_values_1(const struct fold *f, struct unit *u, uint32_t end)
+{
+    add_values_of(f, u, end, 1);
+}
+
+static __attribute__((noinline)) void add_values_2(const struct fold *f, struct unit *u, uint32_t end)
+{
+    add_values_of(f, u, end, 2);
+}
+
+static void add_values(const struct fold *f, struct unit *u, uint32_t end)
+{
+    if (u->waiting == end)
+        return;
+    if (u->group->n > TILE_ROWS)
+        add_values_2(f, u, end);
+    else
+        add_values_1(f, u, end);
+}
+
+/* ---- the pipeline: scores of a block, while those of the block before become weights ------------------ */
+
+/* The last block before block b of the unit, which may be another group's. */
+static struct weighing weighing_before(const struct fold *f, const struct unit *u, uint32_t b)
+{
+    const struct unit *last = f->scratch->last;
+    if (b)
+        return weighing_of(f, u, b - 1);
+    if (last)
+        return weighing_of(f, last, last->n - 1);
+    return (struct weighing){.n = 0};
 }
 
 /* Raises the maxima that the scores of block b ask for; the weights that wait are added first, since they belong to the
- * maxima as they were.  Returns the first block whose weights still wait. */
-SIMD_INLINE uint32_t raise_maxima(const struct fold *f, uint32_t b, uint32_t waiting, const int R)
+ * maxima as they were. */
+static void raise_maxima(const struct fold *f, struct unit *u, uint32_t b)
 {
+    struct group *g = u->group;
     float largest[TILE_ROWS];
-    for (uint32_t tile = 0; tile < (uint32_t)R; tile++)
-        for (uint32_t raised = find_raised(f->scratch, b, tile * TILE_ROWS, largest); raised; raised &= raised - 1) {
+    for (uint32_t first = 0; first < g->n; first += TILE_ROWS)
+        for (uint32_t raised = find_raised(f, g, &u->block[b], first, largest); raised; raised &= raised - 1) {
             const uint32_t r = (uint32_t)__builtin_ctz(raised);
-            if (waiting < b)
-                add_values(f, waiting, b, R);
-            waiting = b;
-            raise_maximum(f, tile * TILE_ROWS + r, ceilf(largest[r]));
+            add_values(f, u, b);
+            raise_maximum(f, g, first + r, ceilf(largest[r]));
         }
-    return waiting;
 }
 
-SIMD_INLINE void fold_group(const struct fold *f, uint32_t n_blocks, const int R)
+/* The values of a unit come when the next one's first scores are there. */
+static void fold_unit(const struct fold *f, struct unit *u)
 {
     struct scratch *scratch = f->scratch;
-    uint32_t waiting = 0;
-    for (uint32_t r = 0; r < scratch->group.n; r++)
-        scratch->m[r] = scratch->group.state[r][0];
-    score_block(f, 0, 0, R);
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        adjust_scores(f, b);
-        waiting = raise_maxima(f, b, waiting, R);
-        if (b + 1 < n_blocks)
-            score_block(f, b + 1, 1, R);
+    for (uint32_t b = 0; b < u->n; b++) {
+        struct block *block = &u->block[b];
+        struct weighing w = weighing_before(f, u, b);
+        block->s = scratch->s[scratch->n_scored++ % 2];
+        if (u->group->n > TILE_ROWS)
+            score_2(f, u->group, block, &w);
         else
-            weigh_rows(scratch, b);
+            score_1(f, u->group, block, &w);
+        if (!b && scratch->last)
+            add_values(f, scratch->last, scratch->last->n);
+        if (!block->plain)
+            adjust_scores(f, u->group, block);
+        raise_maxima(f, u, b);
     }
-    add_values(f, waiting, n_blocks, R);
+    scratch->last = u;
 }
 
-static __attribute__((noinline)) void fold_group_1(const struct fold *f, uint32_t n_blocks)
+/* Nothing is left to be done for the units so far. */
+static void drain(const struct fold *f)
 {
-    fold_group(f, n_blocks, 1);
+    struct unit *last = f->scratch->last;
+    if (!last)
+        return;
+    struct weighing w = weighing_of(f, last, last->n - 1);
+    weigh_rows(&w, w.n);
+    add_values(f, last, last->n);
+    f->scratch->last = NULL;
 }
 
-static __attribute__((noinline)) void fold_group_2(const struct fold *f, uint32_t n_blocks)
-{
-    fold_group(f, n_blocks, 2);
-}
-
-/* ---- rows -------------------------------------------------------------------------------------------- */
+/* ---- groups ------------------------------------------------------------------------------------------ */
 
 static float *o_of(const struct cattn_rows *all, uint32_t row)
 {
     return all->states + row * all->state_stride + CATTN_STATE_O;
 }
 
-static void leave_stage(const struct fold *f, struct stage *stage)
-{
-    const size_t v_pad = f->all->layout->v_pad;
-    for (uint32_t i = 0; i < stage->n; i++)
-        memcpy(o_of(f->all, stage->row[i]), stage->o + i * v_pad, v_pad * sizeof *stage->o);
-    stage->n = 0;
-}
-
-static void enter_stage(const struct fold *f, struct stage *stage, const struct group *g)
+static void stage_group(const struct fold *f, struct group *g)
 {
     const struct cattn_rows *all = f->all;
     const size_t v_pad = all->layout->v_pad;
-    if (stage->n == g->n && memcmp(stage->row, g->row, g->n * sizeof *g->row) == 0)
-        return;
-    leave_stage(f, stage);
-    stage->n = g->n;
-    memcpy(stage->row, g->row, g->n * sizeof *g->row);
     for (uint32_t i = 0; i < g->n; i++) {
-        memcpy(stage->q + i * all->q_bytes, all->q + g->row[i] * all->q_bytes, all->q_bytes);
-        memcpy(stage->o + i * v_pad, o_of(all, g->row[i]), v_pad * sizeof *stage->o);
+        memcpy(g->staged_q + i * all->q_bytes, all->q + g->row[i] * all->q_bytes, all->q_bytes);
+        memcpy(g->staged_o + i * v_pad, o_of(all, g->row[i]), v_pad * sizeof *g->o);
     }
+    g->q = g->staged_q;
+    g->o = g->staged_o;
+    g->o_step = v_pad;
 }
 
-/* Says where the tiles of the group's q and o begin. */
-static void place_group(const struct fold *f, struct group *g)
+static void leave_group(const struct fold *f, struct group *g)
+{
+    const size_t v_pad = f->all->layout->v_pad;
+    if (g->n && g->o == g->staged_o)
+        for (uint32_t i = 0; i < g->n; i++)
+            memcpy(o_of(f->all, g->row[i]), g->staged_o + i * v_pad, v_pad * sizeof *g->o);
+    g->n = 0;
+}
+
+static void enter_group(const struct fold *f, struct group *g, uint32_t turn, const uint32_t *rows, uint32_t seeing)
 {
     const struct cattn_rows *all = f->all;
-    struct stage *stage = &f->scratch->stage[g->turn % MOST_STAGES];
-    const int whole = g->n % TILE_ROWS == 0 && g->row[g->n - 1] - g->row[0] == g->n - 1;
+    g->turn = turn;
+    g->seeing = seeing;
+    for (; seeing; seeing &= seeing - 1) {
+        const uint32_t row = rows[__builtin_ctz(seeing)];
+        g->row[g->n] = row;
+        g->state[g->n] = all->states + row * all->state_stride;
+        g->m[g->n] = g->state[g->n][0];
+        g->n++;
+    }
     g->q_step = all->q_bytes;
-    if (whole) {
-        leave_stage(f, stage);
+    if (g->n % TILE_ROWS == 0 && g->row[g->n - 1] - g->row[0] == g->n - 1) {
         g->q = all->q + g->row[0] * all->q_bytes;
         g->o = o_of(all, g->row[0]);
         g->o_step = all->state_stride;
-    } else {
-        enter_stage(f, stage, g);
-        g->q = stage->q;
-        g->o = stage->o;
-        g->o_step = all->layout->v_pad;
-    }
+    } else
+        stage_group(f, g);
+}
+
+/* The group of the rows of a turn that see something: mostly the same as the last time. */
+static struct group *group_of(const struct fold *f, uint32_t turn, const uint32_t *rows, uint32_t seeing)
+{
+    struct group *g = &f->scratch->group[turn % MOST_GROUPS];
+    if (g->n && g->turn == turn && g->seeing == seeing)
+        return g;
+    drain(f);
+    leave_group(f, g);
+    enter_group(f, g, turn, rows, seeing);
+    return g;
 }
 
 /* ---- units ------------------------------------------------------------------------------------------- */
@@ -486,6 +575,18 @@ static size_t v_behind_k(const struct fold *f, uint32_t i)
     return f->all->layout->v_offset + token / CATTN_GRANULE * f->v_step - token / 16 * f->k_step;
 }
 
+/* Whether all rows see all tokens of n blocks: what is found out quickly, and mostly so. */
+static int all_see(const struct fold *f, uint32_t i, uint32_t n, const uint32_t *rows, uint32_t n_rows)
+{
+    const uint64_t first = f->first + (uint64_t)i * f->block_tokens, others = (uint64_t)n * f->block_tokens - 1;
+    int all = 1;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const uint64_t position = f->all->position[rows[r]], distance = position - first;
+        all &= position >= first + others && distance < f->all->scoring.window;
+    }
+    return all;
+}
+
 /* The rows that see some of block i, a bit each, and what of it. */
 static uint32_t look(const struct fold *f, uint32_t i, const uint32_t *rows, uint32_t n_rows, uint64_t *visible)
 {
@@ -497,69 +598,79 @@ static uint32_t look(const struct fold *f, uint32_t i, const uint32_t *rows, uin
     return seeing;
 }
 
-static void set_block(const struct fold *f, struct block *block, uint32_t i, uint32_t seeing, const uint64_t *visible)
+/* Visible NULL: all rows see all. */
+static void set_block(const struct fold *f, struct unit *u, uint32_t i, const uint64_t *visible)
 {
-    uint64_t some = 0;
+    const struct cattn_rows *all = f->all;
+    const uint64_t whole = cattn_first_bits(f->block_tokens);
+    uint64_t some = visible ? 0 : whole, every = whole;
     uint32_t n = 0;
+    struct block *block = &u->block[u->n];
+    for (uint32_t seeing = u->group->seeing; visible && seeing; seeing &= seeing - 1, n++) {
+        block->visible[n] = visible[__builtin_ctz(seeing)];
+        some |= block->visible[n];
+        every &= block->visible[n];
+    }
+    block->plain = every == whole && !(all->scoring.cap > 0) && !all->slope;
+    for (uint32_t r = 0; !visible && !block->plain && r < u->group->n; r++)
+        block->visible[r] = whole;
     block->k = k_of(f, i);
     block->v = block->k + v_behind_k(f, i);
     block->ahead = k_of(f, i + MOST_BLOCKS);
     block->first = f->first + (uint64_t)i * f->block_tokens;
-    for (; seeing; seeing &= seeing - 1)
-        some |= block->visible[n++] = visible[__builtin_ctz(seeing)];
     block->begin = some & UINT32_MAX ? 0 : CATTN_GRANULE;
     block->end = some >> CATTN_GRANULE ? 2 * CATTN_GRANULE : CATTN_GRANULE;
+    block->p = f->scratch->p[u->n++];
 }
 
-static void set_group(const struct fold *f, const uint32_t *rows, uint32_t seeing)
+static struct unit *next_unit(const struct fold *f, struct group *g)
 {
-    struct group *g = &f->scratch->group;
-    g->n = 0;
-    for (; seeing; seeing &= seeing - 1) {
-        g->row[g->n] = rows[__builtin_ctz(seeing)];
-        g->state[g->n] = f->all->states + g->row[g->n] * f->all->state_stride;
-        g->n++;
-    }
-    place_group(f, g);
+    struct unit *u = &f->scratch->unit[f->scratch->n_units++ % 2];
+    u->group = g;
+    u->n = u->waiting = 0;
+    return u;
 }
 
-/* n blocks for some rows: as many at a time as the same rows see. */
-static void fold_unit(const struct fold *f, uint32_t first, uint32_t n, const uint32_t *rows, uint32_t n_rows)
+/* n blocks for the rows of a turn: as many at a time as the same rows see. */
+static void fold_turn(const struct fold *f, uint32_t first, uint32_t n, uint32_t turn, const uint32_t *rows,
+                      uint32_t n_rows)
 {
     uint64_t visible[MOST_BLOCKS][MOST_ROWS];
     uint32_t seeing[MOST_BLOCKS];
+    const int all = all_see(f, first, n, rows, n_rows);
     for (uint32_t b = 0; b < n; b++)
-        seeing[b] = look(f, first + b, rows, n_rows, visible[b]);
-    for (uint32_t begin = 0, end; begin < n; begin = end) {
-        for (end = begin + 1; end < n && seeing[end] == seeing[begin];)
-            end++;
-        if (!seeing[begin])
+        seeing[b] = all ? (uint32_t)cattn_first_bits(n_rows) : look(f, first + b, rows, n_rows, visible[b]);
+    for (uint32_t b = 0; b < n;) {
+        const uint32_t same = seeing[b];
+        if (!same) {
+            b++;
             continue;
-        set_group(f, rows, seeing[begin]);
-        for (uint32_t b = begin; b < end; b++)
-            set_block(f, &f->scratch->block[b - begin], first + b, seeing[b], visible[b]);
-        if (f->scratch->group.n > TILE_ROWS)
-            fold_group_2(f, end - begin);
-        else
-            fold_group_1(f, end - begin);
+        }
+        struct unit *u = next_unit(f, group_of(f, turn, rows, same));
+        for (; b < n && seeing[b] == same; b++)
+            set_block(f, u, first + b, all ? NULL : visible[b]);
+        fold_unit(f, u);
     }
 }
 
-static void lay_out_stages(struct scratch *scratch, const struct cattn_layout *layout)
+static void begin(struct scratch *scratch, const struct cattn_layout *layout)
 {
     unsigned char *p = (unsigned char *)(scratch + 1);
-    for (int i = 0; i < MOST_STAGES; i++) {
-        scratch->stage[i].n = 0;
-        scratch->stage[i].o = (float *)p;
+    scratch->last = NULL;
+    scratch->n_units = scratch->n_scored = 0;
+    for (int i = 0; i < MOST_GROUPS; i++) {
+        struct group *g = &scratch->group[i];
+        g->n = 0;
+        g->staged_o = (float *)p;
         p += MOST_ROWS * layout->v_pad * sizeof(float);
-        scratch->stage[i].q = p;
+        g->staged_q = p;
         p += MOST_ROWS * query_bytes(layout);
     }
 }
 
 static size_t scratch_bytes(const struct cattn_layout *layout)
 {
-    return sizeof(struct scratch) + MOST_STAGES * MOST_ROWS * (layout->v_pad * sizeof(float) + query_bytes(layout));
+    return sizeof(struct scratch) + MOST_GROUPS * MOST_ROWS * (layout->v_pad * sizeof(float) + query_bytes(layout));
 }
 
 static void enter(void *scratch)
@@ -588,20 +699,21 @@ static void fold(const struct cattn_rows *all, const uint32_t *slots, uint32_t n
                            .block_tokens = cattn_block_tokens(layout),
                            .n_blocks = n_chunks * per_chunk,
                            .per_chunk = per_chunk,
+                           .n_turns = (n_rows + MOST_ROWS - 1) / MOST_ROWS,
                            .k_tiles = layout->k_pad / 32,
                            .v_tiles = layout->v_pad / 16,
                            .k_step = 16 * layout->k_pad * sizeof(uint16_t),
                            .v_step = CATTN_GRANULE * layout->v_pad * sizeof(uint16_t)};
-    struct group *g = &scratch->group;
-    lay_out_stages(scratch, layout);
-    g->n_turns = (n_rows + MOST_ROWS - 1) / MOST_ROWS;
+    begin(scratch, layout);
     for (uint32_t i = 0; i < f.n_blocks; i += MOST_BLOCKS)
-        for (g->turn = 0; g->turn < g->n_turns; g->turn++) {
-            const uint32_t begin = g->turn * MOST_ROWS;
-            fold_unit(&f, i, smaller(f.n_blocks - i, MOST_BLOCKS), rows + begin, smaller(n_rows - begin, MOST_ROWS));
+        for (uint32_t turn = 0; turn < f.n_turns; turn++) {
+            const uint32_t done = turn * MOST_ROWS;
+            fold_turn(&f, i, smaller(f.n_blocks - i, MOST_BLOCKS), turn, rows + done,
+                      smaller(n_rows - done, MOST_ROWS));
         }
-    for (int i = 0; i < MOST_STAGES; i++)
-        leave_stage(&f, &scratch->stage[i]);
+    drain(&f);
+    for (int i = 0; i < MOST_GROUPS; i++)
+        leave_group(&f, &scratch->group[i]);
 }
 
 const struct cattn_kernel cattn_kernel_amx = {

@@ -215,7 +215,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void multiply_by_processor(c
     _tile_loadconfig(&config);
     __asm__ volatile("" : : : "memory");
     _tile_loadd(0, x->a, sizeof *x->a);
-    _tile_loadd(7, x->b, sizeof *x->b);
+    _tile_stream_loadd(7, x->b, sizeof *x->b);
     _tile_loadd(3, x->c, sizeof *x->c);
     _tile_dpbf16ps(3, 0, 7);
     _tile_stored(3, x->c, sizeof *x->c);

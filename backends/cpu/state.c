@@ -43,9 +43,18 @@ static void add_scaled(float *restrict x, const float *restrict y, float factor)
         x[i] += y[i] * factor;
 }
 
+/* 2^x for whole x <= 0, or zero where that is not a normal number. */
+static float power_of_2(float x)
+{
+    const uint32_t bits = x < -126 ? 0 : (uint32_t)(127 + (int)x) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 static void rescale(float *state, float m, uint32_t v_pad)
 {
-    const float factor = exp2f(state[0] - m); /* a power of two: m is whole */
+    const float factor = power_of_2(state[0] - m); /* m is whole */
     for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i += STRIDE)
         scale_floats(state + i, factor);
     state[0] = m;
@@ -61,7 +70,7 @@ void cattn_state_merge(float *into, const float *later, uint32_t v_pad)
     }
     if (into[0] < later[0])
         rescale(into, later[0], v_pad);
-    const float factor = exp2f(later[0] - into[0]);
+    const float factor = power_of_2(later[0] - into[0]);
     for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i += STRIDE)
         add_scaled(into + i, later + i, factor);
 }

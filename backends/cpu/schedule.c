@@ -89,6 +89,7 @@ int cattn_schedule_open(struct cattn_schedule *schedule, const struct cattn_kern
     memset(schedule, 0, sizeof *schedule);
     schedule->q_bytes = q_bytes;
     schedule->kernel = kernel;
+    schedule->states = cattn_states_find();
     schedule->pool = pool;
     schedule->n_heads = shape->n_kv_heads;
     schedule->group = shape->n_heads / shape->n_kv_heads;
@@ -545,7 +546,7 @@ static void close_span(const struct job *job, uint32_t row, uint32_t span)
     if (job->schedule->n_spans)
         memcpy(part_of(job, row, span), state, job->rows.state_stride * sizeof *state);
     else
-        cattn_state_merge(total_of(job, row), state, job->rows.layout->v_pad);
+        job->schedule->states->merge(total_of(job, row), state, job->rows.layout->v_pad);
 }
 
 /* At each span the states start anew, always: whether or not another task goes on there, the same numbers are added in
@@ -668,7 +669,7 @@ static void finish_row(const struct job *job, uint32_t row, float *state)
     }
     if (call->variant.sinks)
         cattn_state_add_sink(state, layout->v_pad, in_log2(call->variant.sinks[place.head]));
-    cattn_state_finish(state, layout->v_dim, out_of(job, row), dtype, lse);
+    schedule->states->finish(state, layout->v_dim, out_of(job, row), dtype, lse);
 }
 
 /* Merges what all tasks of the piece left, in ascending order. */
@@ -680,7 +681,7 @@ static void finish_parts(const struct job *job)
         cattn_state_clear(total, v_pad);
         for (uint32_t span = 0; span <= last_span(job, row); span++)
             if (sees_span(job, row, span))
-                cattn_state_merge(total, part_of(job, row, span), v_pad);
+                job->schedule->states->merge(total, part_of(job, row, span), v_pad);
         finish_row(job, row, total);
     }
 }

@@ -17,6 +17,7 @@ struct cattn_scratch; /* one thread's */
 
 struct cattn_schedule {
     const struct cattn_kernel *kernel;
+    const struct cattn_states *states;
     struct cattn_pool *pool;
     uint32_t n_heads, group; /* KV heads; query heads per KV head */
     uint32_t n_threads;

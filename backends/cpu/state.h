@@ -18,14 +18,22 @@ static inline size_t cattn_state_floats(uint32_t v_pad)
 
 void cattn_state_clear(float *state, uint32_t v_pad);
 
-/* Folds the state of later tokens into that of earlier ones. */
-void cattn_state_merge(float *into, const float *later, uint32_t v_pad);
-
 /* A token without a value whose score is `logit`, in log2 units: it takes its share of the weight. */
 void cattn_state_add_sink(float *state, uint32_t v_pad, float logit);
 
-/* o / l to out, rounded to dtype, and the natural logarithm of the sum of exponentials to *lse unless it is NULL.
- * Zero and -inf for an empty state. */
-void cattn_state_finish(const float *state, uint32_t v_dim, void *out, uint32_t dtype, float *lse);
+/* What is done to every row, for some set of instructions; all come to the same bits. */
+struct cattn_states {
+    /* Folds the state of later tokens into that of earlier ones. */
+    void (*merge)(float *into, const float *later, uint32_t v_pad);
+
+    /* o / l to out, rounded to dtype, and the natural logarithm of the sum of exponentials to *lse unless it is NULL.
+     * Zero and -inf for an empty state. */
+    void (*finish)(const float *state, uint32_t v_dim, void *out, uint32_t dtype, float *lse);
+};
+
+extern const struct cattn_states cattn_states_plain, cattn_states_avx512;
+
+/* The fastest that this machine can run. */
+const struct cattn_states *cattn_states_find(void);
 
 #endif

@@ -116,7 +116,7 @@ static void check_row(const struct fold_data *f, const struct cattn_kernel *kern
         complain(c, kernel->name, "row %u: the maximum %g is not whole", row, state[0]);
         return;
     }
-    cattn_state_finish(state, c->v_head_dim, out, CATTN_F32, &lse);
+    cattn_states_plain.finish(state, c->v_head_dim, out, CATTN_F32, &lse);
     if (!(fabs(lse - answer->lse) <= may.score + may.sum + 0x1p-23 * fabs(answer->lse)) && lse != answer->lse) {
         complain(c, kernel->name, "row %u: lse %.9g, not %.9g", row, lse, answer->lse);
         return;
@@ -204,8 +204,8 @@ static void check_twin(const struct fold_data *f, const struct cattn_kernel *twi
 static void finish_all(const struct fold_data *f, const float *states, float *out)
 {
     for (uint32_t r = 0; r < f->c.n_rows; r++)
-        cattn_state_finish(states + r * fold_state_floats(f), f->c.v_head_dim, out + (size_t)r * f->c.v_head_dim,
-                           CATTN_F32, NULL);
+        cattn_states_plain.finish(states + r * fold_state_floats(f), f->c.v_head_dim, out + (size_t)r * f->c.v_head_dim,
+                                  CATTN_F32, NULL);
 }
 
 static void check_kernel(const struct fold_data *f, const struct cattn_kernel *kernel, const uint32_t *all,

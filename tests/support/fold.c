@@ -11,7 +11,7 @@
 
 static const uint32_t dims[] = {1,  2,  3,  7,   8,   15,  16,  17,  24,  31,  32,  33,  40,  64,   65,
                                 72, 80, 96, 112, 120, 127, 128, 129, 160, 192, 256, 512, 576, 1023, 1024};
-static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 15, 16, 17, 31, 32, 33, 48, 64, 70};
+static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 15, 16, 17, 31, 32, 33, 48, 64, 70, 300};
 static const uint32_t chunks[] = {32, 64, 128, 256};
 static const uint32_t dtypes[] = {CATTN_F32, CATTN_F16, CATTN_BF16, CATTN_I8};
 static const char *const variant_names[] = {"plain", "scale", "softcap", "window", "sink-tokens", "alibi", "all"};

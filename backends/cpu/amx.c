@@ -207,12 +207,6 @@ static __attribute__((noinline)) void weigh_rows(struct weighing *w, uint32_t n)
     w->row = stop;
 }
 
-SIMD_INLINE void weigh_some(struct weighing *w, uint32_t n)
-{
-    if (n)
-        weigh_rows(w, n);
-}
-
 /* The largest lane of each of sixteen vectors, in order. */
 SIMD_INLINE vec largest_of_each(const vec v[TILE_ROWS])
 {
@@ -287,6 +281,38 @@ SIMD_INLINE void settle(void)
     __asm__ volatile("" : : : "memory");
 }
 
+/* What is done besides: of the block ahead lines are fetched, K and V, halves of either in turn.  Scores take twice as
+ * long as values and fetch twice as much.  If K and V differ in size, lines behind the smaller one are fetched too. */
+enum { WITH_SCORES = 11, WITH_ALL = 16 };
+
+static struct fetch fetch_ahead(const struct fold *f, const struct group *g, const struct block *block, uint32_t begin,
+                                uint32_t end, uint32_t n_steps)
+{
+    const size_t k_bytes = f->block_tokens / 16 * f->k_step, v_bytes = f->block_tokens / CATTN_GRANULE * f->v_step;
+    const uint32_t n = (uint32_t)((k_bytes > v_bytes ? k_bytes : v_bytes) / 128);
+    const uint32_t first = n * g->turn / f->n_turns, own = n * (g->turn + 1) / f->n_turns - first;
+    struct fetch fetch =
+        fetch_lines(block->ahead, first + own * begin / WITH_ALL, first + own * end / WITH_ALL, n_steps);
+    fetch.others[0] = k_bytes / 2;
+    fetch.others[1] = (size_t)(block->v - block->k);
+    fetch.others[2] = fetch.others[1] + v_bytes / 2;
+    return fetch;
+}
+
+struct aside {
+    struct fetch fetch;
+    struct weighing *weighing;
+    uint32_t rows; /* with each step */
+};
+
+SIMD_INLINE void aside_step(struct aside *aside)
+{
+    struct weighing *w = aside->weighing;
+    fetch_step(&aside->fetch);
+    if (w->row < w->n)
+        weigh_rows(w, aside->rows);
+}
+
 /* Scores of a block; meanwhile those of an earlier one become weights, some rows behind each product: the matrix unit
  * takes one in sixteen cycles, and what waits for the vector unit must not keep the next one out of the processor's
  * window.  K and V pass by the first-level cache, which the scores, weights and sums of a group fill. */
@@ -297,9 +323,10 @@ SIMD_INLINE void score_block(const struct fold *f, const struct group *g, const 
     const uint32_t end = block->end;
     const unsigned char *q0 = g->q, *q1 = g->q + TILE_ROWS * q_step, *const k = block->k;
     float *const s = block->s[0];
-    const uint32_t n_steps = (end - block->begin) / CATTN_GRANULE * f->k_tiles;
-    const uint32_t n_times = R > 1 ? 4 * n_steps : n_steps, rows = (w->n + n_times - 1) / n_times;
-    struct fetch fetch = fetch_of(block->ahead, f->block_tokens / 16 * f->k_step, g->turn, f->n_turns, n_steps);
+    const uint32_t n_products = (end - block->begin) / 16 * f->k_tiles * (uint32_t)R;
+    struct aside aside = {.fetch = fetch_ahead(f, g, block, 0, WITH_SCORES, n_products),
+                          .weighing = w,
+                          .rows = (w->n + n_products - 1) / n_products};
     settle();
     for (uint32_t t = block->begin; t < end; t += CATTN_GRANULE) {
         const unsigned char *k0 = k + t / 16 * k_step, *k1 = k0 + k_step;
@@ -314,19 +341,17 @@ SIMD_INLINE void score_block(const struct fold *f, const struct group *g, const 
             _tile_loadd(4, q0 + 64 * i, q_step);
             _tile_stream_loadd(6, k0 + TILE_BYTES * i, 64);
             _tile_dpbf16ps(0, 4, 6);
-            if (R > 1)
-                weigh_some(w, rows);
+            aside_step(&aside);
             _tile_stream_loadd(7, k1 + TILE_BYTES * i, 64);
             _tile_dpbf16ps(1, 4, 7);
+            aside_step(&aside);
             if (R > 1) {
-                weigh_some(w, rows);
                 _tile_loadd(5, q1 + 64 * i, q_step);
                 _tile_dpbf16ps(2, 5, 6);
-                weigh_some(w, rows);
+                aside_step(&aside);
                 _tile_dpbf16ps(3, 5, 7);
+                aside_step(&aside);
             }
-            fetch_step(&fetch);
-            weigh_some(w, rows);
         }
         _tile_stored(0, s0, CATTN_BLOCK * sizeof(float));
         _tile_stored(1, s0 + 16, CATTN_BLOCK * sizeof(float));
@@ -358,17 +383,21 @@ SIMD_INLINE void add_columns(const struct fold *f, const struct unit *u, uint32_
             _tile_loadd(4, block->p[granule][0], 64);
             _tile_stream_loadd(6, v, 64);
             _tile_dpbf16ps(0, 4, 6);
+            fetch_step(&fetch[b]);
             if (C > 1) {
                 _tile_stream_loadd(7, v + TILE_BYTES, 64);
                 _tile_dpbf16ps(1, 4, 7);
+                fetch_step(&fetch[b]);
             }
             if (R > 1) {
                 _tile_loadd(5, block->p[granule][TILE_ROWS], 64);
                 _tile_dpbf16ps(2, 5, 6);
-                if (C > 1)
+                fetch_step(&fetch[b]);
+                if (C > 1) {
                     _tile_dpbf16ps(3, 5, 7);
+                    fetch_step(&fetch[b]);
+                }
             }
-            fetch_step(&fetch[b]);
         }
     }
     _tile_stored(0, o0, o_bytes);
@@ -387,9 +416,8 @@ SIMD_INLINE void add_values_of(const struct fold *f, struct unit *u, uint32_t en
     uint32_t column = 0;
     for (uint32_t b = u->waiting; b < end; b++) {
         const struct block *block = &u->block[b];
-        const unsigned char *ahead = block->ahead ? block->ahead + (block->v - block->k) : NULL;
-        const uint32_t n_steps = (block->end - block->begin) / CATTN_GRANULE * ((f->v_tiles + 1) / 2);
-        fetch[b] = fetch_of(ahead, f->block_tokens / CATTN_GRANULE * f->v_step, u->group->turn, f->n_turns, n_steps);
+        const uint32_t n_products = (block->end - block->begin) / CATTN_GRANULE * f->v_tiles * (uint32_t)R;
+        fetch[b] = fetch_ahead(f, u->group, block, WITH_SCORES, WITH_ALL, n_products);
     }
     settle();
     for (; column + 2 <= f->v_tiles; column += 2)

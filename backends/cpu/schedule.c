@@ -539,14 +539,16 @@ static uint32_t list_rows(const struct job *job, const struct cattn_work_run *ru
 }
 
 /* The state of a span goes where the spans before it are: to the row's total, or, when other tasks have other spans
- * of the row, to its place among the parts. */
+ * of the row, to its place among the parts.  An empty one is left. */
 static void close_span(const struct job *job, uint32_t row, uint32_t span)
 {
+    const uint32_t v_pad = job->rows.layout->v_pad;
     float *state = state_of(job, row);
-    if (job->schedule->n_spans)
+    if (job->schedule->n_spans) {
         memcpy(part_of(job, row, span), state, job->rows.state_stride * sizeof *state);
-    else
-        job->schedule->states->merge(total_of(job, row), state, job->rows.layout->v_pad);
+        cattn_state_clear(state, v_pad);
+    } else
+        job->schedule->states->take(total_of(job, row), state, v_pad);
 }
 
 /* At each span the states start anew, always: whether or not another task goes on there, the same numbers are added in
@@ -566,7 +568,8 @@ static void open_span(const struct job *job, uint32_t n_rows, uint32_t span)
             continue;
         if (before != NO_SPAN)
             close_span(job, row, before);
-        cattn_state_clear(state_of(job, row), job->rows.layout->v_pad);
+        else
+            cattn_state_clear(state_of(job, row), job->rows.layout->v_pad);
         job->scratch->span[row] = span;
     }
 }

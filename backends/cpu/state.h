@@ -26,6 +26,9 @@ struct cattn_states {
     /* Folds the state of later tokens into that of earlier ones. */
     void (*merge)(float *into, const float *later, uint32_t v_pad);
 
+    /* The same, and leaves the later one empty. */
+    void (*take)(float *into, float *later, uint32_t v_pad);
+
     /* o / l to out, rounded to dtype, and the natural logarithm of the sum of exponentials to *lse unless it is NULL.
      * Zero and -inf for an empty state. */
     void (*finish)(const float *state, uint32_t v_dim, void *out, uint32_t dtype, float *lse);

@@ -25,20 +25,39 @@ static float power_of_2(float x)
     return cattn_float((uint32_t)(127 + exponent) << 23);
 }
 
-/* The state with the larger m is multiplied by 1, which changes nothing. */
+/* The state with the larger m is multiplied by 1, which changes nothing.  Zeros are left behind where they are asked
+ * for, on the way: the state is in the cache then. */
+static inline void merge_states(float *into, float *later, uint32_t v_pad, const int leave_zeros)
+{
+    const float m = into[0] < later[0] ? later[0] : into[0];
+    const float factor = power_of_2(into[0] - m), later_factor = power_of_2(later[0] - m);
+    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i += STRIDE) {
+        add_scaled(into + i, factor, later + i, later_factor);
+        if (leave_zeros)
+            memset(later + i, 0, STRIDE * sizeof *later);
+    }
+    into[0] = m;
+}
+
 static void merge(float *into, const float *later, uint32_t v_pad)
 {
     if (is_empty(later))
         return;
-    if (is_empty(into)) {
+    if (is_empty(into))
         memcpy(into, later, cattn_state_floats(v_pad) * sizeof *into);
+    else
+        merge_states(into, (float *)(uintptr_t)later, v_pad, 0);
+}
+
+static void take(float *into, float *later, uint32_t v_pad)
+{
+    if (is_empty(later) || is_empty(into)) {
+        merge(into, later, v_pad);
+        cattn_state_clear(later, v_pad);
         return;
     }
-    const float m = into[0] < later[0] ? later[0] : into[0];
-    const float factor = power_of_2(into[0] - m), later_factor = power_of_2(later[0] - m);
-    for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i += STRIDE)
-        add_scaled(into + i, factor, later + i, later_factor);
-    into[0] = m;
+    merge_states(into, later, v_pad, 1);
+    later[0] = -INFINITY;
 }
 
 static void finish(const float *state, uint32_t v_dim, void *out, uint32_t dtype, float *lse)
@@ -55,4 +74,4 @@ static void finish(const float *state, uint32_t v_dim, void *out, uint32_t dtype
         *lse = empty ? -INFINITY : (float)(((double)state[0] + log2(l)) * 0.69314718055994530942);
 }
 
-const struct cattn_states STATES_NAME = {merge, finish};
+const struct cattn_states STATES_NAME = {merge, take, finish};

@@ -295,6 +295,21 @@ static void merge_with(const struct cattn_states *table, struct guarded *g, cons
     table->merge(g->into, g->later, v_pad);
 }
 
+/* Taking is merging, but that nothing is left. */
+static void check_take(const struct cattn_states *table, struct guarded *g, const struct guarded *from, uint32_t v_pad)
+{
+    merge_with(table, g, from, v_pad);
+    float *merged = malloc(g->n_floats * sizeof(float));
+    memcpy(merged, g->into, g->n_floats * sizeof(float));
+    memcpy(g->into, from->into, g->n_floats * sizeof(float));
+    table->take(g->into, g->later, v_pad);
+    CHECK(!memcmp(g->into, merged, g->n_floats * sizeof(float)), "taken otherwise than merged, v_pad %u", v_pad);
+    CHECK(g->later[0] == -INFINITY, "m %g is left", g->later[0]);
+    for (size_t i = CATTN_STATE_L; i < g->n_floats; i++)
+        CHECK(g->later[i] == 0 && !signbit(g->later[i]), "%g is left at %zu", g->later[i], i);
+    free(merged);
+}
+
 static void check_equal(struct rng *rng, uint32_t v_dim, uint32_t dtype, enum kind kind)
 {
     const uint32_t v_pad = (v_dim + 15) / 16 * 16;
@@ -309,6 +324,8 @@ static void check_equal(struct rng *rng, uint32_t v_dim, uint32_t dtype, enum ki
             states->finish(from.into, v_dim, b.out, dtype, b.lse);
             CHECK(!memcmp(a.out, b.out, a.out_bytes), "%s, dim %u, kind %d", dtype_name(dtype), v_dim, kind);
             CHECK(!memcmp(a.lse, b.lse, sizeof(float)), "lse %a and %a, kind %d", *a.lse, *b.lse, kind);
+            check_take(&cattn_states_plain, &a, &from, v_pad);
+            check_take(states, &b, &from, v_pad);
             merge_with(&cattn_states_plain, &a, &from, v_pad);
             merge_with(states, &b, &from, v_pad);
             CHECK(!memcmp(a.into, b.into, bytes) && !memcmp(a.later, b.later, bytes), "dim %u, kind %d", v_dim, kind);

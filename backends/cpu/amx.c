@@ -7,7 +7,7 @@
  * Blocks of tokens go through in units of up to four, of one group of rows after the other.  Scores of a block are
  * computed while those of the block before become weights: the matrix unit and the vector unit work side by side, from
  * one unit to the next as well.  Values come once a unit, so that the sums of a row are loaded and stored once for all
- * of it.  Scores and weights stay in the first-level cache. */
+ * of it.  Scores and weights alone fit the first-level cache. */
 #include <float.h>
 #include <math.h>
 #include <string.h>

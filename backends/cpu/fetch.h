@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A share of it.  Lines are asked for from four places in turn: that is faster than from one, since as many streams of
- * the processor's own run ahead. */
+/* A share of the asking.  Lines are asked for from four places in turn: that is faster than from one, since as many
+ * streams of the processor's own run ahead. */
 struct fetch {
     const unsigned char *at;         /* in the first place */
     size_t others[3];                /* how far behind it they are */
-    uint32_t left, n, n_steps, done; /* lines of a place; done: of the next one, in n_steps parts */
+    uint32_t left, n, n_steps, done; /* lines of a place; done / n_steps of the next one is due */
 };
 
 /* Lines [begin, end) of the first place, in n_steps steps; base NULL: none. */

@@ -22,7 +22,7 @@ static void add_scaled(float *restrict x, float factor, const float *restrict y,
     _mm512_storeu_ps(x, _mm512_add_ps(scaled, _mm512_mul_ps(_mm512_loadu_ps(y), _mm512_set1_ps(y_factor))));
 }
 
-/* As in number.h, which keeps nothing of a NaN but its sign. */
+/* As in number.h, which keeps nothing of a NaN but its sign; but for NaNs that signal, which no sum is. */
 static __m256i to_f16(__m512 x)
 {
     const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);

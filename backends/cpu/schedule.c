@@ -467,56 +467,28 @@ static uint32_t last_span(const struct job *job, uint32_t row)
     return (uint32_t)(job->scratch->position[row] / CATTN_SPAN);
 }
 
-/* A query row and head of the call: that of a row of the task. */
-struct place {
-    uint32_t query, head;
-};
-
-static struct place place_of(const struct job *job, uint32_t row)
-{
-    const uint32_t group = job->schedule->group, at = job->task->first + row;
-    const struct place place = {at / group, job->head * group + at % group};
-    return place;
-}
-
-static size_t element(struct place place, size_t row_step, size_t head_step)
-{
-    return place.query * row_step + place.head * head_step;
-}
-
-/* Rows whose q or out is asked for before its turn: rows lie apart, which no processor's own fetching sees through. */
-enum { ROWS_AHEAD = 4, LINE_BYTES = 64 };
-
-static void load_row(const struct job *job, const struct cattn_work_item *item, uint32_t row)
+static void load_rows(struct job *job)
 {
     const struct cattn_schedule *schedule = job->schedule;
     const struct cattn_call *call = job->call;
-    const struct cattn_layout *layout = job->rows.layout;
-    const struct place place = place_of(job, row);
-    const uint32_t dtype = schedule->pool->io_dtype;
-    if (row + ROWS_AHEAD < job->task->n) {
-        const size_t then = element(place_of(job, row + ROWS_AHEAD), call->q_row, call->q_head);
-        const char *q = (const char *)call->q + then * cattn_dtype_size(dtype);
-        for (size_t i = 0; i < layout->k_dim * cattn_dtype_size(dtype); i += LINE_BYTES)
-            __builtin_prefetch(q + i);
-    }
-    schedule->kernel->load_query(layout, call->q, dtype, element(place, call->q_row, call->q_head),
-                                 job->scratch->q + row * schedule->q_bytes);
-    job->scratch->position[row] = item->position + (place.query - item->first_row);
-    if (call->variant.alibi_slopes)
-        job->scratch->slope[row] = in_log2(call->variant.alibi_slopes[place.head]);
-    job->scratch->span[row] = NO_SPAN;
-    cattn_state_clear(total_of(job, row), layout->v_pad);
-}
-
-static void load_rows(struct job *job)
-{
     const struct cattn_work *work = job->work;
+    const struct cattn_layout *layout = job->rows.layout;
     uint32_t first, end;
     for (uint32_t i = 0; i < work->n_items; i++) {
-        overlap(job->schedule, job->task, &work->items[i], &first, &end);
-        for (uint32_t row = first; row < end; row++)
-            load_row(job, &work->items[i], row);
+        const struct cattn_work_item *item = &work->items[i];
+        overlap(schedule, job->task, item, &first, &end);
+        for (uint32_t row = first; row < end; row++) {
+            const uint32_t query = (job->task->first + row) / schedule->group;
+            const uint32_t head = job->head * schedule->group + (job->task->first + row) % schedule->group;
+            const size_t from = query * call->q_row + head * call->q_head;
+            schedule->kernel->load_query(layout, call->q, schedule->pool->io_dtype, from,
+                                         job->scratch->q + row * schedule->q_bytes);
+            job->scratch->position[row] = item->position + (query - item->first_row);
+            if (call->variant.alibi_slopes)
+                job->scratch->slope[row] = in_log2(call->variant.alibi_slopes[head]);
+            job->scratch->span[row] = NO_SPAN;
+            cattn_state_clear(total_of(job, row), layout->v_pad);
+        }
     }
 }
 
@@ -650,29 +622,17 @@ static void fold_run(const struct job *job, size_t r)
     }
 }
 
-static char *out_of(const struct job *job, uint32_t row)
-{
-    const struct cattn_call *call = job->call;
-    const size_t to = element(place_of(job, row), call->out_row, call->out_head);
-    return (char *)call->out + to * cattn_dtype_size(job->schedule->pool->io_dtype);
-}
-
 static void finish_row(const struct job *job, uint32_t row, float *state)
 {
     const struct cattn_schedule *schedule = job->schedule;
     const struct cattn_call *call = job->call;
-    const struct cattn_layout *layout = job->rows.layout;
-    const uint32_t dtype = schedule->pool->io_dtype;
-    const struct place place = place_of(job, row);
-    float *lse = call->lse ? call->lse + (size_t)place.query * schedule->n_heads * schedule->group + place.head : NULL;
-    if (row + ROWS_AHEAD < job->task->n) {
-        const char *out = out_of(job, row + ROWS_AHEAD);
-        for (size_t i = 0; i < layout->v_dim * cattn_dtype_size(dtype); i += LINE_BYTES)
-            __builtin_prefetch(out + i, 1);
-    }
+    const uint32_t query = (job->task->first + row) / schedule->group;
+    const uint32_t head = job->head * schedule->group + (job->task->first + row) % schedule->group;
+    const size_t to = (query * call->out_row + head * call->out_head) * cattn_dtype_size(schedule->pool->io_dtype);
+    float *lse = call->lse ? call->lse + (size_t)query * schedule->n_heads * schedule->group + head : NULL;
     if (call->variant.sinks)
-        cattn_state_add_sink(state, layout->v_pad, in_log2(call->variant.sinks[place.head]));
-    schedule->states->finish(state, layout->v_dim, out_of(job, row), dtype, lse);
+        cattn_state_add_sink(state, job->rows.layout->v_pad, in_log2(call->variant.sinks[head]));
+    schedule->states->finish(state, job->rows.layout->v_dim, (char *)call->out + to, schedule->pool->io_dtype, lse);
 }
 
 /* Merges what all tasks of the piece left, in ascending order. */

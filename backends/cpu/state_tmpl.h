@@ -25,16 +25,16 @@ static float power_of_2(float x)
     return cattn_float((uint32_t)(127 + exponent) << 23);
 }
 
-/* The state with the larger m is multiplied by 1, which changes nothing.  Zeros are left behind where they are asked
- * for, on the way: the state is in the cache then. */
-static inline void merge_states(float *into, float *later, uint32_t v_pad, const int leave_zeros)
+/* The state with the larger m is multiplied by 1, which changes nothing.  `emptied`, NULL or the later one, becomes
+ * zero on the way: it is in the cache then. */
+static inline void merge_states(float *into, const float *later, float *emptied, uint32_t v_pad)
 {
     const float m = into[0] < later[0] ? later[0] : into[0];
     const float factor = power_of_2(into[0] - m), later_factor = power_of_2(later[0] - m);
     for (uint32_t i = CATTN_STATE_L; i < CATTN_STATE_O + v_pad; i += STRIDE) {
         add_scaled(into + i, factor, later + i, later_factor);
-        if (leave_zeros)
-            memset(later + i, 0, STRIDE * sizeof *later);
+        if (emptied)
+            memset(emptied + i, 0, STRIDE * sizeof *emptied);
     }
     into[0] = m;
 }
@@ -46,7 +46,7 @@ static void merge(float *into, const float *later, uint32_t v_pad)
     if (is_empty(into))
         memcpy(into, later, cattn_state_floats(v_pad) * sizeof *into);
     else
-        merge_states(into, (float *)(uintptr_t)later, v_pad, 0);
+        merge_states(into, later, NULL, v_pad);
 }
 
 static void take(float *into, float *later, uint32_t v_pad)
@@ -56,7 +56,7 @@ static void take(float *into, float *later, uint32_t v_pad)
         cattn_state_clear(later, v_pad);
         return;
     }
-    merge_states(into, later, v_pad, 1);
+    merge_states(into, later, later, v_pad);
     later[0] = -INFINITY;
 }
 

@@ -251,8 +251,6 @@ static void raise_maximum(const struct fold *f, struct group *g, uint32_t r, flo
 {
     const float by = g->m[r] - m;
     g->m[r] = g->state[r][0] = m;
-    if (by == -INFINITY) /* of an empty state: l and o are zero */
-        return;
     const vec factor = vec_set(vec_first(exp2_of(vec_set(by))));
     float *l = g->state[r] + CATTN_STATE_L, *o = g->o + r * g->o_step;
     vec_store(l, vec_mul(vec_load(l), factor));
@@ -473,18 +471,33 @@ static struct weighing weighing_before(const struct fold *f, const struct unit *
     return (struct weighing){.n = 0};
 }
 
+/* The first maxima of rows whose states are empty: l and o are zero and need no scaling.  Returns the rows left. */
+static uint32_t raise_empty(struct group *g, uint32_t first, uint32_t raised, const float largest[TILE_ROWS])
+{
+    const vec m = vec_load(g->m + first);
+    const __mmask16 empty = _mm512_mask_cmp_ps_mask((__mmask16)raised, m, vec_set(-INFINITY), _CMP_EQ_OQ);
+    vec_store(g->m + first, _mm512_mask_roundscale_ps(m, empty, vec_load(largest), _MM_FROUND_CEIL));
+    for (uint32_t rows = empty; rows; rows &= rows - 1) {
+        const uint32_t r = first + (uint32_t)__builtin_ctz(rows);
+        g->state[r][0] = g->m[r];
+    }
+    return raised & ~(uint32_t)empty;
+}
+
 /* Raises the maxima that the scores of block b ask for; the weights that wait are added first, since they belong to the
  * maxima as they were. */
 static void raise_maxima(const struct fold *f, struct unit *u, uint32_t b)
 {
     struct group *g = u->group;
     float largest[TILE_ROWS];
-    for (uint32_t first = 0; first < g->n; first += TILE_ROWS)
-        for (uint32_t raised = find_raised(f, g, &u->block[b], first, largest); raised; raised &= raised - 1) {
+    for (uint32_t first = 0; first < g->n; first += TILE_ROWS) {
+        uint32_t raised = find_raised(f, g, &u->block[b], first, largest);
+        for (raised = raised ? raise_empty(g, first, raised, largest) : 0; raised; raised &= raised - 1) {
             const uint32_t r = (uint32_t)__builtin_ctz(raised);
             add_values(f, u, b);
             raise_maximum(f, g, first + r, ceilf(largest[r]));
         }
+    }
 }
 
 /* The values of a unit come when the next one's first scores are there. */

@@ -6,6 +6,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 #if defined(_OPENMP)
@@ -29,10 +30,11 @@ struct cattn_scratch {
     uint32_t *rows;     /* [block_rows] of the run at hand */
     uint32_t *span;     /* [block_rows] that the state is of; NO_SPAN: none yet */
     uint64_t *position; /* [block_rows] */
+    bool *has_total;    /* [block_rows] spans lie behind it already */
     float *slope;       /* [block_rows] */
     unsigned char *q;   /* [block_rows][q_bytes] */
     float *states;      /* [block_rows][state]: of the span at hand */
-    float *totals;      /* [block_rows][state]: of the spans before it */
+    float *totals;      /* [block_rows][state]: of the spans before it, if there are any */
     void *kernel;       /* the kernel's own */
 };
 
@@ -63,6 +65,7 @@ static size_t lay_out(const struct cattn_schedule *schedule, struct cattn_scratc
     scratch->rows = carve(buffer, &used, n * sizeof *scratch->rows);
     scratch->span = carve(buffer, &used, n * sizeof *scratch->span);
     scratch->position = carve(buffer, &used, n * sizeof *scratch->position);
+    scratch->has_total = carve(buffer, &used, n * sizeof *scratch->has_total);
     scratch->slope = carve(buffer, &used, n * sizeof *scratch->slope);
     scratch->q = carve(buffer, &used, n * schedule->q_bytes);
     scratch->states = carve(buffer, &used, n * state_bytes);
@@ -487,7 +490,7 @@ static void load_rows(struct job *job)
             if (call->variant.alibi_slopes)
                 job->scratch->slope[row] = in_log2(call->variant.alibi_slopes[head]);
             job->scratch->span[row] = NO_SPAN;
-            cattn_state_clear(total_of(job, row), layout->v_pad);
+            job->scratch->has_total[row] = false;
         }
     }
 }
@@ -515,12 +518,27 @@ static uint32_t list_rows(const struct job *job, const struct cattn_work_run *ru
 static void close_span(const struct job *job, uint32_t row, uint32_t span)
 {
     const uint32_t v_pad = job->rows.layout->v_pad;
-    float *state = state_of(job, row);
-    if (job->schedule->n_spans) {
-        memcpy(part_of(job, row, span), state, job->rows.state_stride * sizeof *state);
+    float *state = state_of(job, row), *to = job->schedule->n_spans ? part_of(job, row, span) : total_of(job, row);
+    if (!job->schedule->n_spans && job->scratch->has_total[row]) {
+        job->schedule->states->take(to, state, v_pad);
+        return;
+    }
+    memcpy(to, state, job->rows.state_stride * sizeof *state);
+    cattn_state_clear(state, v_pad);
+    job->scratch->has_total[row] = true;
+}
+
+/* All that the row has seen. */
+static float *whole_state(const struct job *job, uint32_t row)
+{
+    const uint32_t v_pad = job->rows.layout->v_pad;
+    float *state = state_of(job, row), *total = total_of(job, row);
+    if (job->scratch->span[row] == NO_SPAN)
         cattn_state_clear(state, v_pad);
-    } else
-        job->schedule->states->take(total_of(job, row), state, v_pad);
+    if (!job->scratch->has_total[row])
+        return state;
+    job->schedule->states->merge(total, state, v_pad);
+    return total;
 }
 
 /* At each span the states start anew, always: whether or not another task goes on there, the same numbers are added in
@@ -670,10 +688,10 @@ static void finish_rows(const struct job *job)
         for (uint32_t s = task->first_span; s < job->schedule->n_spans; s += task->span_step)
             cattn_state_clear(part_of(job, row, s), job->rows.layout->v_pad);
 #endif
-        if (span != NO_SPAN)
-            close_span(job, row, span);
         if (!job->schedule->n_spans)
-            finish_row(job, row, total_of(job, row));
+            finish_row(job, row, whole_state(job, row));
+        else if (span != NO_SPAN)
+            close_span(job, row, span);
     }
     if (job->schedule->n_spans && is_last_of_piece(job))
         finish_parts(job);

@@ -102,13 +102,16 @@ CATTN_API int cattn_backend_usable(const char *backend);
  * knows, and "general" for all. */
 CATTN_API const char *cattn_backend_kernel(const char *backend, unsigned i);
 
-/* Those of "cpu" ("amx", "avx512", "avx2", "generic"), for i = 0, 1, ...; NULL past the last.
+/* Those of "cpu" ("amx", "avx512", "avx2", "generic", "amxf32"), for i = 0, 1, ...; NULL past the last.
+ * "amxf32" takes K and V of f32 and computes with q, K, V and weights as sums of two bf16, 16 bits each: a score is off
+ * by up to 2^-14 |q||k|, an output by as much of |v| besides, an infinity counts as the largest bf16.  It is for many
+ * rows on CPUs with AMX, less exact than other kernels, and so used only where it is named.
  * The environment variable CATTN_CPU_MASK names features of the processor that are not to be used, separated by
  * commas: avx2, avx512, vnni, amx; those that need a feature which is left out are left out with it.  Empty or "none":
  * all may be used.  A name that is not one of these leaves no kernel at all, so that it cannot go unnoticed.
  * Where the processor has AMX and the mask allows it, the first look (this call, cattn_backend_usable or
  * cattn_cache_create) asks Linux for the permission to use its tiles, which holds for the whole process from then on:
- * signal stacks must be large enough for them.  Refused, the kernel "amx" is not there. */
+ * signal stacks must be large enough for them.  Refused, the kernels "amx" and "amxf32" are not there. */
 CATTN_API const char *cattn_kernel_name(unsigned i);
 
 /* ---- a cache ---------------------------------------------------------------------------------------- */

@@ -1,3 +1,5 @@
 #!/bin/sh
-# The kernel amx, each fold by itself: all cases that are drawn are for it.
-exec "$CATTN_BUILDDIR/tests/amx-host/checkkernels" --kernel amx
+# The kernels on tiles, each fold by itself: all cases that are drawn are for them.
+set -e
+"$CATTN_BUILDDIR/tests/amx-host/checkkernels" --kernel amx
+"$CATTN_BUILDDIR/tests/amx-host/checkkernels" --kernel amxf32

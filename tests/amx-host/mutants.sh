@@ -1,10 +1,10 @@
 #!/bin/sh
-# mutants.sh [NAME...]: breaks the kernel amx, and the twins of its instructions, in one place at a time, and sees
+# mutants.sh [NAME...]: breaks the kernels amx and amxf32, and the twins of its instructions, in one place at a time, and sees
 # whether the tests on the CPU notice.  `make check-amx-mutants` runs it in the build directory, with in its environment
 # MUTANT_COMPILE (a C compiler and its flags), MUTANT_LINK (libtool and all) and MUTANT_LIBS.  Without names: all.
 #
-# A mutant is  NAME FILE OCCURRENCE PATTERN REPLACEMENT, separated by tabs: FILE is `amx` or `tiles`; OCCURRENCE counts
-# the lines with the pattern.
+# A mutant is  NAME FILE OCCURRENCE PATTERN REPLACEMENT, separated by tabs: FILE is `tiles`, or the kernel that is to
+# notice; OCCURRENCE counts the lines with the pattern.
 #
 # Left out, since they change no result: an empty state that is raised all the same (zeros times zero), values of no
 # block added, a group whose turn is not noted (it is never found again), rows that are always looked at one by one, and
@@ -21,7 +21,7 @@ list() {
     # ---- queries
     m query_padding amx 1 'memset\(to \+ n, 0, ' 'memset(to + n, 0, 0 * '
     m query_reads_on amx 1 'n < 16 \? n : 16' '16'
-    m query_halves amx 1 'cvtne2ps_pbh\(high, low\)\)' 'cvtne2ps_pbh(low, high))'
+    m query_halves amx 1 'cvtne2ps_pbh\(second, first\)\)' 'cvtne2ps_pbh(first, second))'
     # ---- scores
     for i in 1 2 3 4; do
         m "zero$i" amx $i '_tile_zero\([0-3]\)' ''
@@ -175,6 +175,25 @@ list() {
     m zeroing tiles 1 'memset\(tile->row, 0, sizeof tile->row\)' ''
     m zeroed_tiles tiles 1 'memset\(&twin, 0, sizeof twin\)' ''
     m released tiles 1 'twin.configured = false' ''
+    # ---- two halves of an f32
+    m split_low amxf32 1 'pairs_of\(first_low, second_low\)' 'pairs_of(first_low, first_low)'
+    m split_rounding amxf32 1 'set1_epi32\(0x8000\)' 'setzero_si512()'
+    m split_pairs amxf32 1 '_mm512_srli_epi32\(_mm512_castps_si512\(first\), 16\)' '_mm512_castps_si512(first)'
+    m split_infinite amxf32 1 'return vec_min\(most, .*' 'return x;'
+    m split_query_plane amxf32 1 'to, to \+ plane, finite' 'to, to + 32, finite'
+    m split_sum amxf32 1 'vec_add\(first, first_low\)' 'first'
+    m split_score_low amxf32 1 '\+ f->k_plane \+ TILE_BYTES' '+ TILE_BYTES'
+    m split_score_query amxf32 1 'q0 \+ f->q_plane' 'q0'
+    m split_value_low amxf32 1 'v \+ f->v_plane, ' 'v, '
+    m split_value_weight amxf32 1 'p\[GRANULES \+ granule\]' 'p[granule]'
+    m split_padding amxf32 1 'd \+ 16 < n \?' '1 ?'
+    m split_key_granule amxf32 1 'split->k \+ g \* f->k_step, ' 'split->k, '
+    m split_key_half amxf32 1 ' \+ f->k_step / 2' ''
+    m split_value_granule amxf32 1 'split->v \+ g \* f->v_step' 'split->v + 0 * f->v_step'
+    m split_again amxf32 1 'split->granules \|= needed' 'split->granules = 3'
+    m split_other amxf32 1 'split->granules = 0' ''
+    m split_two_at_once amxf32 1 'n_split\+\+ % \(2 \* MOST_BLOCKS\)' 'n_split++ % MOST_BLOCKS'
+    m split_last_fold amxf32 1 'split->block = UINT32_MAX' ''
     m refusing tiles 1 'if \(fine\)' 'if (1)'
 }
 
@@ -198,11 +217,15 @@ notices() {
 
 # try NAME FILE OCCURRENCE PATTERN REPLACEMENT
 try() {
-    cp "$src/backends/cpu/amx.c" "$work/backends/cpu/amx.c"
-    cp "$src/tests/amx-host/tiles.h" "$src/tests/amx-host/amx.c" "$src/tests/amx-host/test_tiles.c" "$work"
+    for file in amx.c amxf32.c amx_tmpl.h; do
+        cp "$src/backends/cpu/$file" "$work/backends/cpu/$file"
+    done
+    for file in tiles.h twins.h amx.c amxf32.c test_tiles.c; do
+        cp "$src/tests/amx-host/$file" "$work"
+    done
     case $2 in
-    amx) file=backends/cpu/amx.c ;;
-    *) file=tiles.h ;;
+    tiles) file=tiles.h ;;
+    *) file=backends/cpu/amx_tmpl.h ;;
     esac
     if ! mutate "$work/$file" "$3" "$4" "$5" > "$work/mutated"; then
         echo "$1: no such line" && return 1
@@ -215,9 +238,10 @@ try() {
     fi
     for test in backends/checkkernels api/test_contract backends/test_kernels api/test_cases api/test_promise; do
         objects=tests/$test.o arguments=
-        [ "${test#*/}" != checkkernels ] || objects="$objects $MUTANT_CHECKKERNELS" arguments="--kernel amx"
+        [ "${test#*/}" != checkkernels ] || objects="$objects $MUTANT_CHECKKERNELS" arguments="--kernel $2"
+        $MUTANT_COMPILE -c -o "$work/amxf32.o" "$work/amxf32.c" || return 1
         # shellcheck disable=SC2086
-        build "$work/amx.c" $objects tests/amx-host/on_amx.o || return 1
+        build "$work/amx.c" "$work/amxf32.o" $objects tests/amx-host/on_amx.o || return 1
         # shellcheck disable=SC2086
         if notices $arguments; then echo "$1: ${test#*/}" && return; fi
     done

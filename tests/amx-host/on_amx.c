@@ -1,9 +1,9 @@
-/* Linked into a test program, this makes it one of the kernel "amx" on the twins of its instructions: that is the best
- * kernel of the list, the one that tests of each kernel are done with, and the program fails if it multiplied no tiles,
- * in whatever process. */
+/* Linked into a test program, this makes it one of the kernels "amx" and "amxf32" on the twins of their instructions:
+ * "amx" is the best of the list, tests of each kernel are done with these two, and the program fails if it multiplied no
+ * tiles, in whatever process. */
 #define _DEFAULT_SOURCE 1 /* MAP_ANONYMOUS */
 
-/* The list of kernels: this one, and generic to compare with. */
+/* The list of kernels: these two, and generic to compare with. */
 #undef HAVE_CONFIG_H
 #define HAVE_CATTN_AMX 1
 #include "backends/cpu/kernels.c"
@@ -38,7 +38,7 @@ __attribute__((constructor)) static void use_amx(void)
         fprintf(stderr, "FAIL: amx is not the best kernel, or there is no shared memory\n");
         exit(EXIT_FAILURE);
     }
-    setenv("CATTN_TEST_KERNEL", "amx", 0);
+    setenv("CATTN_TEST_KERNEL", "amx,amxf32", 0);
     twin_n_products = shared;
     program = getpid();
 #ifndef MAY_MULTIPLY_NOTHING

@@ -133,6 +133,7 @@ START_TEST(names)
     while (cattn_kernel_name(n))
         n++;
     ck_assert_uint_ge(n, 1);
+    n -= !strcmp(cattn_kernel_name(n - 1), "amxf32"); /* behind all that need not be named */
     ck_assert_str_eq(cattn_kernel_name(n - 1), "generic");
     ck_assert_ptr_null(cattn_kernel_name(UINT32_MAX));
     for (int status = CATTN_EDEVICE; status <= CATTN_OK; status++) {
@@ -160,7 +161,7 @@ static const char *kernel_of(const struct cattn_config *config)
 START_TEST(forced_kernel)
 {
     struct cattn_config config = engine_config(CHUNK);
-    config.kv_dtype = CATTN_BF16; /* which all kernels take */
+    config.kv_dtype = CATTN_BF16; /* which all kernels take but one */
     struct cattn_config named = config;
     unsetenv("CATTN_KERNEL");
     unsetenv("CATTN_BACKEND");
@@ -168,6 +169,8 @@ START_TEST(forced_kernel)
     ck_assert_str_eq(kernel_of(&config), best);
     for (unsigned i = 0; cattn_kernel_name(i); i++) {
         named.kernel = cattn_kernel_name(i);
+        if (!strcmp(named.kernel, "amxf32"))
+            continue;
         ck_assert_str_eq(kernel_of(&named), named.kernel);
         setenv("CATTN_KERNEL", named.kernel, 1);
         ck_assert_str_eq(kernel_of(&config), named.kernel);
@@ -203,6 +206,25 @@ START_TEST(unusable_kernel)
             usable |= !strcmp(cattn_kernel_name(k), known[i]);
         EXPECT_CREATE(usable ? CATTN_OK : CATTN_ENOTSUP, c.kernel = known[i]; c.kv_dtype = CATTN_BF16);
     }
+}
+END_TEST
+
+/* What is less exact than other kernels of a type is never taken for the best. */
+START_TEST(kernel_by_name_only)
+{
+    struct cattn_config config = engine_config(CHUNK), named = config;
+    int usable = 0;
+    for (unsigned i = 0; cattn_kernel_name(i); i++)
+        usable |= !strcmp(cattn_kernel_name(i), "amxf32");
+    config.kv_dtype = named.kv_dtype = CATTN_F32;
+    named.kernel = "amxf32";
+    unsetenv("CATTN_KERNEL");
+    ck_assert_str_ne(kernel_of(&config), named.kernel);
+    if (usable)
+        ck_assert_str_eq(kernel_of(&named), named.kernel);
+    EXPECT_CREATE(usable ? CATTN_OK : CATTN_ENOTSUP, c.kernel = "amxf32"; c.kv_dtype = CATTN_F32);
+    EXPECT_CREATE(CATTN_ENOTSUP, c.kernel = "amxf32"; c.kv_dtype = CATTN_BF16);
+    EXPECT_CREATE(CATTN_ENOTSUP, c.kernel = "amxf32"; c.kv_dtype = CATTN_I8);
 }
 END_TEST
 
@@ -642,6 +664,7 @@ int main(void)
     tcase_add_test(tcase, names);
     tcase_add_test(tcase, forced_kernel);
     tcase_add_test(tcase, unusable_kernel);
+    tcase_add_test(tcase, kernel_by_name_only);
     tcase_add_test(tcase, masked_features);
     tcase_add_test(tcase, bad_handles);
     tcase_add_test(tcase, handles_of_another_cache);

@@ -83,8 +83,8 @@ static bool rounds(const struct fold_data *f, const struct cattn_kernel *kernel)
 }
 
 /* What may be wrong with the results of a row besides what f32 explains: bf16 weights have 8 bits and come from powers
- * of two that are good to 1e-4, and whole numbers in place of the weights of i8 have 13, of the largest in a block
- * of 64. */
+ * of two that are good to 1e-4, those of f32 in two halves have 16, as all they meet, and whole numbers in place of the
+ * weights of i8 have 13, of the largest in a block of 64. */
 struct tolerance {
     double score, sum, value;
 };
@@ -95,6 +95,9 @@ static struct tolerance tolerance_of(const struct fold_data *f, const struct fol
     if (rounded && f->c.kv_dtype == CATTN_I8) {
         t.score += answer->query_error;
         t.value += answer->largest * CATTN_BLOCK * 0x1p-14;
+    } else if (rounded && f->c.kv_dtype == CATTN_F32) {
+        t.score += answer->split_error;
+        t.sum = 0x1p-14;
     } else if (rounded) {
         t.sum = 0x1p-8 + 1e-4;
     }

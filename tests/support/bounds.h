@@ -13,6 +13,7 @@ struct row_size {
 struct bound {
     double score; /* of a score and of the lse, absolute; on top of it the lse is rounded to f32 */
     double out;   /* of a value of the output before it is rounded, absolute */
+    double value; /* the same, where a single token counts */
 };
 
 /* Against the oracle on what the cache has stored.  variant NULL: the plain one. */

@@ -297,6 +297,7 @@ static double score_of(const struct fold_data *f, uint32_t row, const double *q,
     error += 0x1p-23 * (fabs(x) + fabs(f->slope[row] * distance));
     answer->score_error = fmax(answer->score_error, error);
     answer->query_error = fmax(answer->query_error, p.of_k * largest_q * 0x1p-13 * f->scale);
+    answer->split_error = fmax(answer->split_error, 0x1p-14 * p.of_magnitudes * f->scale);
     return x;
 }
 

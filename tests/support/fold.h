@@ -62,6 +62,7 @@ struct fold_answer {
     double lse;
     double score_error; /* what rounding to f32 may do to a score */
     double query_error; /* what rounding a query to 12 bits and a sign may do to one */
+    double split_error; /* what leaves 16 bits of each query and key, and not all of their products, may do to one */
     double *spread;     /* [v_head_dim]: the weighted sum of |v| */
     double largest;     /* of weight times |v|, the sum of one for each block */
 };

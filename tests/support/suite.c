@@ -32,6 +32,18 @@ static const char *backend(void)
     return forced && *forced ? forced : "cpu";
 }
 
+/* Whether the name is one of those that commas separate. */
+static int is_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (; *list; list += *list == ',') {
+        if (!strncmp(list, name, n) && (list[n] == ',' || !list[n]))
+            return 1;
+        list += strcspn(list, ",");
+    }
+    return 0;
+}
+
 /* Whether the kernel is tested and takes the data types, and then whether it is exact for them. */
 static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *exact)
 {
@@ -49,7 +61,7 @@ static int takes(const char *kernel, unsigned io_dtype, unsigned kv_dtype, int *
                                   .n_threads = 1};
     struct cattn_info info = {.size = sizeof info};
     cattn_cache *cache;
-    if (wanted && strcmp(kernel, wanted) != 0)
+    if (wanted && !is_listed(wanted, kernel))
         return 0;
     if (cattn_cache_create(&config, &cache) != CATTN_OK)
         return 0;

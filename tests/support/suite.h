@@ -9,7 +9,7 @@ TCase *suite_case(const char *name);
 int suite_run(TCase *tcase);
 
 /* A kernel that this machine can run, and a stored data type that it takes.  CATTN_TEST_KERNEL, in the environment,
- * names the only one that is wanted. */
+ * names those that are wanted, separated by commas. */
 struct kernel_choice {
     const char *kernel;
     unsigned kv_dtype;

@@ -1,0 +1,3 @@
+#define AMX_NAME  cattn_kernel_amxf32
+#define AMX_SPLIT 1
+#include "amx_tmpl.h"

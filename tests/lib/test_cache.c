@@ -162,6 +162,7 @@ START_TEST(the_build_says_what_it_has)
     while (cattn_kernel_name(n))
         n++;
     ck_assert_uint_ge(n, 1);
+    n -= !strcmp(cattn_kernel_name(n - 1), "amxf32"); /* behind all that need not be named */
     ck_assert_str_eq(cattn_kernel_name(n - 1), "generic");
     ck_assert_ptr_null(cattn_kernel_name(UINT32_MAX));
     ck_assert_ptr_null(cattn_backend_name(UINT32_MAX));

@@ -19,7 +19,7 @@ SUMS = {
     "stories260k_logits.f32": "4b9b0fbb224bd97683f4ae279dba32ac2e0bc7e5ca606dc68ef948fe94ef21cd",
 }
 PREFILL = [None, 1, 7, 31, 32, 33, 64, 65]
-LOGIT_TOLERANCE = 1e-4
+LOGIT_TOLERANCE, ROUGHER = 1e-4, {"amxf32": 1e-3}  # numbers of 16 bits
 
 program, models, *selected = sys.argv[1:]
 environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # the machine may be shared
@@ -139,7 +139,7 @@ def test_logits():
                 ["--max-batch", "1"]:
             got = decode_logits(path, "--threads", "1", "--kernel", kernel, *more)
             error = max(abs(a - b) for a, b in zip(expected, got)) if got and len(got) == len(expected) else 1e9
-            check(error <= LOGIT_TOLERANCE, f"logits with {kernel} {' '.join(more)}: error {error:.2g}")
+            check(error <= ROUGHER.get(kernel, LOGIT_TOLERANCE), f"logits with {kernel} {' '.join(more)}: error {error:.2g}")
 
 
 def test_narrow():

@@ -164,11 +164,12 @@ SIMD_INLINE vec store_split(void *high, void *low, vec first, vec second)
     return vec_add(vec_add(first, first_low), vec_add(second, second_low));
 }
 
-/* An infinity has no parts whose products with zeros are zero: it becomes the largest number of bf16.  A NaN stays. */
+/* An infinity has no parts whose products with zeros are zero: it becomes the largest number of bf16.  All NaNs
+ * become one that is not rounded to something else. */
 SIMD_INLINE vec finite(vec x)
 {
-    const vec most = vec_set(0x1.fep127f);
-    return vec_min(most, vec_max(vec_sub(vec_set(0), most), x));
+    const vec most = vec_set(0x1.fep127f), limited = vec_min(most, vec_max(vec_sub(vec_set(0), most), x));
+    return _mm512_mask_mov_ps(limited, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), vec_set(NAN));
 }
 
 /* 32 of q, of K or of V, whose low parts lie `plane` elements behind. */

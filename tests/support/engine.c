@@ -35,7 +35,7 @@ static void model(double *x, size_t n, enum tensor tensor, uint64_t hash, int32_
     const int bad_kv = token == TOKEN_NAN || token == TOKEN_INF;
     if (tensor == TENSOR_Q ? token == TOKEN_NAN_QUERY : bad_kv) {
         for (size_t i = 0; i < n; i++)
-            x[i] = token == TOKEN_INF ? INFINITY : NAN;
+            x[i] = token == TOKEN_INF ? INFINITY : nan("0xfffffffffffff"); /* all bits set: nothing may round it on */
         return;
     }
     if (tensor == TENSOR_K && state % 16 == 0)

@@ -104,7 +104,8 @@ CATTN_API const char *cattn_backend_kernel(const char *backend, unsigned i);
 
 /* Those of "cpu" ("amx", "avx512", "avx2", "generic", "amxf32"), for i = 0, 1, ...; NULL past the last.
  * "amxf32" takes K and V of f32 and computes with q, K, V and weights as sums of two bf16, 16 bits each: a score is off
- * by up to 2^-14 |q||k|, an output by as much of |v| besides, an infinity counts as the largest bf16.  It is for many
+ * by up to 2^-14 |q||k|, an output by as much of |v| besides, what is beyond the largest bf16, an infinity
+ * too, counts as that, and numbers below 1e-35 have 8 bits left.  It is for many
  * rows on CPUs with AMX, less exact than other kernels, and so used only where it is named.
  * The environment variable CATTN_CPU_MASK names features of the processor that are not to be used, separated by
  * commas: avx2, avx512, vnni, amx; those that need a feature which is left out are left out with it.  Empty or "none":

@@ -7,10 +7,10 @@
  * for a row depends on nothing in the tile's other rows.  q and the weights are rounded to bf16 (to two); l sums the
  * weights as they are after rounding, so that a single large one gives its value unchanged.
  *
- * Blocks of tokens go through in units of up to four, of one group of rows after the other.  Scores of a block are
- * computed while those of the block before become weights: the matrix unit and the vector unit work side by side, from
- * one unit to the next as well.  Values come once a unit, so that the sums of a row are loaded and stored once for all
- * of it.  Scores and weights alone fit the first-level cache. */
+ * Blocks of tokens go through in units of up to four (amxf32: one), of one group of rows after the other.  Scores of a
+ * block are computed while those of the block before become weights: the matrix unit and the vector unit work side by
+ * side, from one unit to the next as well.  Values come once a unit, so that the sums of a row are loaded and stored
+ * once for all of it.  Scores and weights alone fit the first-level cache. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -824,8 +824,8 @@ static void find_tiles(const struct fold *f, const struct group *group, struct b
     struct fetch fetch = fetch_ahead(f, group, block, 0, block->asked, n_pairs);
     for (; missing; missing &= missing - 1) {
         const uint32_t g = (uint32_t)__builtin_ctz(missing), t = g * CATTN_GRANULE;
-        split_keys(f, k + t * k_pad, split->k + g * f->k_step, &fetch);
-        split_keys(f, k + (t + 16) * k_pad, split->k + g * f->k_step + f->k_step / 2, &fetch);
+        split_keys(f, k + t * k_pad, split->k + 2 * g * f->k_step / sizeof *split->k, &fetch);
+        split_keys(f, k + (t + 16) * k_pad, split->k + (2 * g + 1) * f->k_step / sizeof *split->k, &fetch);
         split_values(f, v + t * v_pad, split->v + g * f->v_step / sizeof *split->v, &fetch);
     }
     split->granules |= needed;

@@ -5,7 +5,7 @@
  *
  * It keeps the Bit rule (doc/design.md).  A tile operation over 32 d, or over 32 tokens, is one operation, whose result
  * for a row depends on nothing in the tile's other rows.  q and the weights are rounded to bf16 (to two); l sums the
- * weights as they are after rounding, so that a single large one gives its value unchanged.
+ * weights as they are after rounding, so that a single large one gives its value as it is held.
  *
  * Blocks of tokens go through in units of up to four (amxf32: one), of one group of rows after the other.  Scores of a
  * block are computed while those of the block before become weights: the matrix unit and the vector unit work side by
@@ -68,7 +68,7 @@ struct block {
     const unsigned char *k, *v;
     const unsigned char *ahead;              /* a block like this one to be fetched meanwhile; NULL: none is known */
     uint32_t asked;                          /* for so much of it already: WITH_TILES, or nothing */
-    size_t v_behind;                         /* V lies behind K by so much, as they are stored */
+    size_t v_behind;                         /* its V lies behind its K by so much */
     uint64_t first;                          /* position of its first token */
     uint32_t begin, end;                     /* its tokens, in whole granules, that hold all that the group sees */
     int plain;                               /* scores are q.k * scale, and all are seen */
@@ -184,7 +184,6 @@ SIMD_INLINE vec store_weights(uint16_t *to, vec first, vec second, vec sum)
     return vec_add(sum, store_split(to, to + GRANULES * MOST_ROWS * CATTN_GRANULE, first, second));
 }
 
-/* Relative error 2e-7, exact for whole x. */
 SIMD_INLINE vec weight_of(vec x)
 {
     return exp2_of(x);
@@ -389,8 +388,9 @@ SIMD_INLINE void settle(void)
     __asm__ volatile("" : : : "memory");
 }
 
-/* What is done besides: of the block ahead lines are fetched, K and V, halves of either in turn.  Scores take twice as
- * long as values and fetch twice as much.  If K and V differ in size, lines behind the smaller one are fetched too. */
+/* What is done besides: of the block ahead lines are fetched, K and V, halves of either in turn.  In amx
+ * scores take twice as long as values and fetch twice as much; in amxf32 most is fetched while blocks are split.  If K
+ * and V differ in size, lines behind the smaller one are fetched too. */
 enum { WITH_TILES = 11, WITH_SCORES = AMX_SPLIT ? 14 : 11, WITH_ALL = 16 };
 
 static struct fetch fetch_ahead(const struct fold *f, const struct group *g, const struct block *block, uint32_t begin,
@@ -815,7 +815,7 @@ static void find_tiles(const struct fold *f, const struct group *group, struct b
 {
     struct split *split = split_of(f, i);
     const float *k = (const float *)(const void *)k_of(f, i);
-    const float *v = k + block->v_behind / sizeof *v;
+    const float *v = k + v_behind_k(f, i) / sizeof *v;
     const uint32_t k_pad = f->all->layout->k_pad, v_pad = f->all->layout->v_pad;
     const uint32_t needed = (2u << (block->end - 1) / CATTN_GRANULE) - (1u << block->begin / CATTN_GRANULE);
     uint32_t missing = needed & ~split->granules;
@@ -838,7 +838,7 @@ static void find_tiles(const struct fold *f, const struct group *group, struct b
     (void)group;
     block->asked = 0;
     block->k = k_of(f, i);
-    block->v = block->k + block->v_behind;
+    block->v = block->k + v_behind_k(f, i);
 }
 #endif
 
@@ -858,7 +858,7 @@ static void set_block(const struct fold *f, struct unit *u, uint32_t i, const ui
     block->plain = every == whole && !(all->scoring.cap > 0) && !all->slope;
     for (uint32_t r = 0; !visible && !block->plain && r < u->group->n; r++)
         block->visible[r] = whole;
-    block->v_behind = v_behind_k(f, i);
+    block->v_behind = v_behind_k(f, i + MOST_BLOCKS);
     block->ahead = k_of(f, i + MOST_BLOCKS);
     block->first = f->first + (uint64_t)i * f->block_tokens;
     block->begin = some & UINT32_MAX ? 0 : CATTN_GRANULE;

@@ -518,17 +518,18 @@ static uint32_t list_rows(const struct job *job, const struct cattn_work_run *ru
 static void close_span(const struct job *job, uint32_t row, uint32_t span)
 {
     const uint32_t v_pad = job->rows.layout->v_pad;
-    float *state = state_of(job, row), *to = job->schedule->n_spans ? part_of(job, row, span) : total_of(job, row);
-    if (!job->schedule->n_spans && job->scratch->has_total[row]) {
+    const bool divided = job->schedule->n_spans != 0;
+    float *state = state_of(job, row), *to = divided ? part_of(job, row, span) : total_of(job, row);
+    if (!divided && job->scratch->has_total[row]) {
         job->schedule->states->take(to, state, v_pad);
         return;
     }
     memcpy(to, state, job->rows.state_stride * sizeof *state);
     cattn_state_clear(state, v_pad);
-    job->scratch->has_total[row] = true;
+    job->scratch->has_total[row] = !divided;
 }
 
-/* All that the row has seen. */
+/* All that the row has seen; empty if that is nothing. */
 static float *whole_state(const struct job *job, uint32_t row)
 {
     const uint32_t v_pad = job->rows.layout->v_pad;
